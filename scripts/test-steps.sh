@@ -165,7 +165,7 @@ more_kernels() {
 
 step_loom() {
     CARGO_TARGET_DIR="$target_dir/loom" RUSTFLAGS="--cfg loom" \
-        some_test cargo test "${locked[@]}" -p vmio-core --profile loom --lib loom
+        some_test cargo test "${locked[@]}" -p vmio-core -p vmio-pmfs-protocol --profile loom --lib loom
 }
 
 step_miri() {

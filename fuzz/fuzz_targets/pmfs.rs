@@ -8,6 +8,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use use_all::use_all;
 use vmio_pmfs::{Appends, Fs, Geometry, Medium, New, Overlay, Precondition, ROOT, Simulated, check, repair};
+use vmio_pmfs_protocol::sealed;
 
 #[path = "../../crates/vmio-pmfs/tests/use_all.rs"]
 mod use_all;
@@ -68,7 +69,8 @@ fn sound() -> Arc<dyn Medium> {
             let grows = fs.create(ROOT, name, New::File, 0o644, (0, 0))?.ino;
             fs.write(grows, 0, &[7; 100])?;
             if let Some(slot) = fs.lease_to_grow(grows, 1, Appends::Durable)?.slot_at {
-                medium.write(slot, &end.to_le_bytes());
+                let seed = medium.load_word(slot + 8) as u32;
+                medium.write(slot, &sealed(end, seed).to_le_bytes());
             }
         }
         Ok(medium)
@@ -105,6 +107,11 @@ fn apply(medium: &dyn Medium, change: &Change) {
         let seed = seed.map_or(0, |seed| crc32c::crc32c(&seed.to_le_bytes()));
         let checksum = crc32c::crc32c_append(seed, &bytes[covered..]);
         bytes[checksum_at..checksum_at + 4].copy_from_slice(&checksum.to_le_bytes());
+        // Of a slot, the word in front of it has a check of its own.
+        if let Part::Slot(_) = change.part {
+            let word = u64::from_le_bytes(std::array::from_fn(|byte| bytes[byte]));
+            bytes[..8].copy_from_slice(&sealed(word & ((1 << 44) - 1), checksum).to_le_bytes());
+        }
     }
     medium.write(at, &bytes);
 }

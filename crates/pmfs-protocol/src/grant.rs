@@ -14,10 +14,8 @@ const DURABLE: u32 = 8;
 
 /// The files of a holder that may grow at the same time.
 pub const SLOTS: usize = 512;
-/// The bytes of a slot: the length up to which the holder has stored what it appends, and [`CLOSED`].
+/// The bytes of a slot: the word that says up to which length the holder has stored what it appends ([`crate::sealed`]).
 pub const SLOT_BYTES: usize = 8;
-/// The bit of a slot, of memory or of the medium, by which its holder keeps a late thread from storing a length there.
-pub const CLOSED: u64 = 1 << 63;
 
 /// A part of a file that a holder wants to map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

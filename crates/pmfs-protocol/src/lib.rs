@@ -7,7 +7,7 @@
 //!    ([`Message::Hello`]), and sends memory (a memfd) of [`SLOTS`] numbers with that.
 //! 3. It asks the descriptor of a file for a lease of some blocks ([`LEASE`]), and maps the extents of the [`Grant`].
 //!    A lease to grow ([`Request::to_grow`]) has blocks behind the end of the file. The process stores there what it appends, then the new
-//!    length in a slot of its memory. The server looks there whenever anybody asks for the file, and when the process is gone.
+//!    length in a slot of its memory ([`sealed`]). The server looks there whenever anybody asks for the file, and when the process is gone.
 //!    Where appends are to be durable ([`Request::to_grow_durably`]), the length goes into a word of the medium instead, which the
 //!    grant names. The process stores the bytes, waits for a fence, exchanges the word for the new length, writes it back from its
 //!    caches, and waits for a fence. A mount after a crash makes the bytes before that length the file's.
@@ -18,20 +18,27 @@
 //!
 //! Numbers have the byte order of the machine: both ends are on it.
 
+mod atomic;
 mod descriptor;
 mod grant;
+mod length_word;
+#[cfg(all(test, loom))]
+mod loom_room;
 mod message;
 mod mount;
+mod room;
 
 pub use descriptor::{receive_with, send_with};
-pub use grant::{CLOSED, EXTENTS_MAX, Extent, Grant, Request, SLOT_BYTES, SLOTS};
+pub use grant::{EXTENTS_MAX, Extent, Grant, Request, SLOT_BYTES, SLOTS};
+pub use length_word::{CLOSED, FREE, SEED_OF_MEMORY, length_in, length_of, sealed};
 pub use message::{MESSAGE_BYTES, Message};
 pub use mount::{MOUNT_BYTES, Mount, PATH_BYTES_MAX, Persistence, SOCKET_BYTES};
+pub use room::{LengthWord, Room, Turn};
 
 use rustix::ioctl::{Opcode, opcode};
 
 /// The version of the protocol. Processes lease nothing of a server of another version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The byte of the medium on which each holder has a shared lock, far behind the end of any medium. While there is one, the medium is not
 /// mounted anew.

@@ -327,6 +327,44 @@ fn what_a_program_appends_is_there_at_once_and_after_its_kill() -> TestResult {
     mounted.unmount()
 }
 
+/// Fills all free space by the kernel's calls. Returns how many blocks that were.
+fn fill(path: &Path) -> Result<u64, Box<dyn Error>> {
+    let (file, mut end) = (File::create(path)?, 0);
+    for len in [64 * BLOCK, BLOCK] {
+        while file.write_all_at(&patterned(len), end).is_ok() {
+            end += len as u64;
+        }
+    }
+    Ok(end / BLOCK as u64)
+}
+
+#[test]
+fn what_a_program_is_about_to_append_to_is_taken_back_when_space_ends() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mounted = Mounted::new(&image, &folder)?;
+    let path = folder.join("log");
+    fs::write(&path, "")?;
+    let free = rustix::fs::statvfs(&folder)?.f_bfree;
+    let mut program = Program::start(Way::Calls, &path)?;
+    // More than 2 MiB: it has most of another aligned extent.
+    let appended = 600;
+    assert_eq!(program.tell(&format!("append {appended}"))?, "appended");
+    assert_eq!(fs::metadata(&path)?.size(), appended * BLOCK as u64);
+    let filled = fill(&folder.join("all"))?;
+    // Lists of extents take some blocks.
+    assert!(filled + appended + 16 >= free, "{filled} and {appended} of {free} blocks");
+    fs::remove_file(folder.join("all"))?;
+    assert_eq!(program.tell("append 20")?, "appended");
+    assert_eq!(fs::metadata(&path)?.size(), (appended + 20) * BLOCK as u64);
+    drop(program);
+    mounted.unmount()?;
+    fsck(&image)
+}
+
 #[test]
 fn appends_take_no_system_call() -> TestResult {
     if !can_mount() {

@@ -25,6 +25,20 @@ pub enum Damage {
         /// Its value.
         found: u64,
     },
+    /// Blocks are missing that must be there.
+    #[error("its blocks from {first} on are missing, {count} of them")]
+    MissingBlocks {
+        /// The first one.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// A directory is somewhere in itself.
+    #[error("inode {ino} is in itself, by way of the directories in it")]
+    Cycle {
+        /// The directory.
+        ino: u64,
+    },
     /// A block has two owners.
     #[error("block {block} belongs to something else, too")]
     TwoOwners {

@@ -34,7 +34,7 @@ pub use fs::names::{New, Replace};
 pub use fs::rewriting::Rewrite;
 pub use fs::xattrs::Precondition;
 pub use fs::{Fs, Recovered, Space};
-pub use inspect::{Area, EntryFound, ExtentFound, InodeFound, Inspection, JournalFound};
+pub use inspect::{Area, EntryFound, ExtentFound, InodeFound, Inspection, JournalFound, SlotFound};
 pub use medium::Medium;
 pub use medium::mapped::{Access, MappedFile};
 pub use medium::overlay::Overlay;

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use crate::durable_appends::seed_of;
 use crate::support::{Numbers, made, patterned};
 use crate::use_all::use_all;
 use vmio_pmfs::{
     Appends, Error, Fs, Inspection, Kind, Medium, New, Overlay, Precondition, ROOT, Replace, Simulated, check,
 };
+use vmio_pmfs_protocol::sealed;
 
 /// A file system with something of everything.
 #[allow(clippy::unwrap_used)]
@@ -32,7 +34,7 @@ pub fn sound() -> Arc<Simulated> {
         let grows = fs.create(ROOT, name, New::File, 0o644, (0, 0)).unwrap().ino;
         fs.write(grows, 0, &patterned(2, 3000)).unwrap();
         let slot = fs.lease_to_grow(grows, 1, Appends::Durable).unwrap().slot_at.unwrap();
-        medium.write(slot, &(3000_u64 + appended).to_le_bytes());
+        medium.write(slot, &sealed(3000 + appended, seed_of(&*medium, slot)).to_le_bytes());
     }
     medium
 }
@@ -81,6 +83,11 @@ pub fn change(medium: &dyn Medium, all: &[Structure], numbers: &mut Numbers) {
         let seed = seed.map_or(0, |seed| crc32c::crc32c(&seed.to_le_bytes()));
         let checksum = crc32c::crc32c_append(seed, &bytes[covered..]);
         bytes[checksum_at..checksum_at + 4].copy_from_slice(&checksum.to_le_bytes());
+        // Of a slot, the word in front of it has a check of its own.
+        if checksum_at == 8 && at != 0 {
+            let word = u64::from_le_bytes(std::array::from_fn(|byte| bytes[byte]));
+            bytes[..8].copy_from_slice(&sealed(word & ((1 << 44) - 1), checksum).to_le_bytes());
+        }
     }
     medium.write(at, &bytes);
 }

@@ -9,10 +9,14 @@ use crate::support::{GEOMETRY, Node, Numbers, contents, fill, made, made_of, pat
 use vmio_pmfs::{
     Appends, Changes, Error, Fs, Geometry, Lease, Length, Medium, New, Overlay, ROOT, RangeChange, Simulated, check,
 };
+use vmio_pmfs_protocol::{CLOSED, FREE, sealed};
 
 const BLOCK: u64 = 4096;
-const CLOSED: u64 = 1 << 63;
-const FREE: u64 = u64::MAX;
+
+/// The seed of the word of a slot: the checksum behind it.
+pub fn seed_of(medium: &dyn Medium, slot: u64) -> u32 {
+    medium.load_word(slot + 8) as u32
+}
 
 /// A process with a lease to grow, as far as the medium sees it.
 struct Process<'a> {
@@ -49,8 +53,9 @@ impl<'a> Process<'a> {
             (at, left) = (at + part.len() as u64, rest);
         }
         self.medium.fence();
-        assert_eq!(self.medium.load_word(self.slot()), self.end, "another length");
-        self.medium.write(self.slot(), &at.to_le_bytes());
+        let seed = seed_of(self.medium, self.slot());
+        assert_eq!(self.medium.load_word(self.slot()), sealed(self.end, seed), "another length");
+        self.medium.write(self.slot(), &sealed(at, seed).to_le_bytes());
         self.medium.fence();
         self.end = at;
     }
@@ -176,7 +181,8 @@ fn a_slot_is_nobodys_while_a_holder_that_was_lost_may_store_to_it() {
     let mut process = Process::new(&medium, &fs, ino);
     process.append(b"before");
     fs.close_growth(ino, 1).unwrap();
-    assert_eq!(medium.load_word(process.slot()), 6 | CLOSED);
+    let word = sealed(6, seed_of(&*medium, process.slot()));
+    assert_eq!(medium.load_word(process.slot()), word | CLOSED);
     fs.settle(ino, 1).unwrap();
     fs.revoke_lease(ino, 1, 0).unwrap();
     assert_eq!((medium.load_word(process.slot()), contents(&fs, ino)), (FREE, b"before".to_vec()));
@@ -228,35 +234,45 @@ fn a_false_slot_says_nothing() {
     drop(fs);
     let before = tree(&Fs::mount(Arc::new(medium.copy())).unwrap());
     assert!(matches!(&before["/log"], Node::File(1, found) if *found == expected));
-    let sealed = |at: u64, change: &dyn Fn(&mut [u8; 64])| {
+    // Each change gets a checksum and a check that fit.
+    let changed = |end: u64, change: &dyn Fn(&mut [u8; 64])| {
         let (medium, mut bytes) = (Arc::new(medium.copy()), [0; 64]);
         medium.read(slot, &mut bytes);
         change(&mut bytes);
-        let checksum = crc32c::crc32c_append(crc32c::crc32c(&at.to_le_bytes()), &bytes[12..]);
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&slot.to_le_bytes()), &bytes[12..]);
         bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
-        medium.write(at, &bytes);
+        bytes[..8].copy_from_slice(&sealed(end, checksum).to_le_bytes());
+        medium.write(slot, &bytes);
         medium
     };
-    let says = |end: u64| move |bytes: &mut [u8; 64]| bytes[..8].copy_from_slice(&end.to_le_bytes());
-    let of = |ino: u64| move |bytes: &mut [u8; 64]| bytes[16..24].copy_from_slice(&ino.to_le_bytes());
+    let says = |end: u64| changed(end, &|_| {});
+    let of = |ino: u64| changed(8000, &|bytes| bytes[16..24].copy_from_slice(&ino.to_le_bytes()));
     let is_sound = |medium: &Arc<Simulated>| check(medium.clone()).unwrap().is_sound();
     for end in [5000, room] {
-        assert!(is_sound(&sealed(slot, &says(end))), "{end}");
+        assert!(is_sound(&says(end)), "{end}");
     }
-    for (what, damaged) in [
-        ("a length beyond the blocks", sealed(slot, &says(room + 1))),
-        ("a length of no file", sealed(slot, &says(CLOSED - 1))),
-        ("a length less than the file's", sealed(slot, &says(4999))),
-        ("another generation", sealed(slot, &|bytes| bytes[12] ^= 1)),
-        ("a directory", sealed(slot, &of(ROOT))),
-        ("a free inode", sealed(slot, &of(ino + 1))),
-        ("no inode", sealed(slot, &of(u64::MAX))),
+    let flipped = |bit: u64| {
+        let medium = Arc::new(medium.copy());
+        medium.write(slot, &(medium.load_word(slot) ^ 1 << bit).to_le_bytes());
+        medium
+    };
+    assert!(is_sound(&flipped(63)), "it is closed, and its length counts");
+    let flips = (0..63).map(|bit| ("another bit of the word", flipped(bit)));
+    let falsified = [
+        ("a length beyond the blocks", says(room + 1)),
+        ("a length of no file", says((1 << 44) - 1)),
+        ("a length less than the file's", says(4999)),
+        ("another generation", changed(8000, &|bytes| bytes[12] ^= 1)),
+        ("a directory", of(ROOT)),
+        ("a free inode", of(ino + 1)),
+        ("no inode", of(u64::MAX)),
         ("another checksum", {
             let medium = Arc::new(medium.copy());
             medium.write(slot + 40, &[1]);
             medium
         }),
-    ] {
+    ];
+    for (what, damaged) in falsified.into_iter().chain(flips) {
         assert!(!is_sound(&damaged), "{what} is not found");
         let fs = Fs::mount(damaged.clone()).unwrap();
         assert_eq!(fs.recovered().appends, 0, "{what}");
@@ -265,7 +281,7 @@ fn a_false_slot_says_nothing() {
         assert!(is_sound(&damaged), "{what} is still there");
     }
     // Blocks that a false slot names are given back only behind the end.
-    let hungry = sealed(slot, &|bytes| bytes[24..32].copy_from_slice(&[0, 0, 0, 0, 255, 255, 255, 255]));
+    let hungry = changed(8000, &|bytes| bytes[24..32].copy_from_slice(&[0, 0, 0, 0, 255, 255, 255, 255]));
     let fs = Fs::mount(hungry.clone()).unwrap();
     assert_eq!((contents(&fs, ino), blocks(&fs, ino)), (expected, 2));
     drop(fs);

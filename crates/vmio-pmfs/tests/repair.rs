@@ -16,15 +16,15 @@ use crate::support::{Node, Numbers, Tree, made, patterned, sound, tree};
 use crate::use_all::use_all;
 
 /// The numbers of what a medium has.
-struct Numbered {
-    folder: u64,
-    inner: u64,
-    one: u64,
-    two: u64,
-    link: u64,
+pub struct Numbered {
+    pub folder: u64,
+    pub inner: u64,
+    pub one: u64,
+    pub two: u64,
+    pub link: u64,
 }
 
-fn some() -> (Arc<Simulated>, Numbered) {
+pub fn some() -> (Arc<Simulated>, Numbered) {
     let medium = made();
     let fs = Fs::mount(medium.clone()).unwrap();
     let create = |at, name: &str, new| fs.create(at, name.as_bytes(), new, 0o755, (1, 2)).unwrap().ino;
@@ -41,12 +41,12 @@ fn some() -> (Arc<Simulated>, Numbered) {
     (medium, Numbered { folder, inner, one, two, link })
 }
 
-fn inode_at(medium: &Arc<Simulated>, ino: u64) -> u64 {
+pub fn inode_at(medium: &Arc<Simulated>, ino: u64) -> u64 {
     Inspection::new(medium.clone()).unwrap().inode(ino).unwrap().at
 }
 
 /// Changes bytes of an inode, with a checksum that fits.
-fn set(medium: &Arc<Simulated>, ino: u64, place: usize, value: &[u8]) {
+pub fn set(medium: &Arc<Simulated>, ino: u64, place: usize, value: &[u8]) {
     let (at, mut bytes) = (inode_at(medium, ino), [0; 256]);
     medium.read(at, &mut bytes);
     bytes[place..place + value.len()].copy_from_slice(value);
@@ -59,19 +59,19 @@ fn free(medium: &Arc<Simulated>, ino: u64) {
     medium.write(inode_at(medium, ino), &[0; 8]);
 }
 
-fn flip(medium: &Arc<Simulated>, at: u64) {
+pub fn flip(medium: &Arc<Simulated>, at: u64) {
     let mut byte = [0];
     medium.read(at, &mut byte);
     medium.write(at, &[byte[0] ^ 0x10]);
 }
 
-const LINKS: usize = 40;
-const PARENT: usize = 72;
+pub const LINKS: usize = 40;
+pub const PARENT: usize = 72;
 const EXTENTS: usize = 96;
 
 /// Repairs, and expects these texts among the repairs, in their order, and nothing left. Then the medium is sound and has this tree. So it has if
 /// the repair is cut short anywhere, and made again.
-fn repairs(medium: &Arc<Simulated>, expected: &[&str]) -> Tree {
+pub fn repairs(medium: &Arc<Simulated>, expected: &[&str]) -> Tree {
     let before = Arc::new(medium.copy());
     assert!(!check(medium.clone()).unwrap().is_sound());
     medium.record();

@@ -153,7 +153,7 @@ impl Report {
                 Said::Nothing => continue,
                 Said::Length(slot, end) => (slot, end),
                 Said::Damaged => {
-                    self.add(at, "the slot of a growing file has another checksum than its bytes");
+                    self.add(at, growth_slots::DAMAGED);
                     continue;
                 }
             };

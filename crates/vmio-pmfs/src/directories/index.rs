@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::scan::{Found, blocks_of, scan_block};
+use super::scan::{Found, scan};
 use crate::error::{Damage, Error, Result};
 use crate::format::entry::{Entry, SLOTS_A_BLOCK, slots_of};
 use crate::format::inode::Kind;
@@ -46,8 +46,8 @@ impl Index {
     /// Reads a directory.
     pub(crate) fn load(medium: &dyn Medium, directory: &Loaded) -> Result<Index> {
         let mut index = Index::default();
-        for block in 0..blocks_of(directory) {
-            let slots = scan_block(medium, directory, block)?;
+        for slots in scan(medium, directory) {
+            let slots = slots?;
             index.add_block();
             for Found { slot, at, entry } in slots {
                 let entry = entry?;

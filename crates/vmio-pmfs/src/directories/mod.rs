@@ -5,11 +5,12 @@ mod scan;
 
 pub use index::Named;
 pub(crate) use index::{Index, Known};
-pub(crate) use scan::{Found, blocks_of, scan_block};
+pub(crate) use scan::{Found, scan, scan_block};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::entry::{Entry, SLOT_BYTES, SLOTS_A_BLOCK, slots_of};
 use crate::format::geometry::BLOCK_BYTES;
+use crate::format::inode::DIRECTORY_BYTES_MAX;
 use crate::inodes::block_map::{BlockMap, Piece};
 use crate::inodes::loaded::{Loaded, Remapped};
 use crate::inodes::volume::{Taken, Volume};
@@ -43,6 +44,9 @@ impl<'volume> Room<'volume> {
     ) -> Result<Room<'volume>> {
         if let Some(slot) = index.free_slots(slots_of(name_bytes)) {
             return Ok(Room { slot, grown: None });
+        }
+        if directory.inode.size >= DIRECTORY_BYTES_MAX {
+            return Err(Error::FileTooLarge { end: directory.inode.size + BLOCK_BYTES });
         }
         let block = (directory.inode.size / BLOCK_BYTES) as u32;
         let taken = volume.take(1)?;

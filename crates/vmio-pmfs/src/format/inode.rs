@@ -12,6 +12,8 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const SYMLINK_BYTES_MAX: usize = 4095;
 /// The greatest length of a file: extents name its blocks by 32 bits.
 pub(crate) const FILE_BYTES_MAX: u64 = (u32::MAX as u64 - 1) * BLOCK_BYTES;
+/// The greatest length of a directory: its slots have numbers of 32 bits, and so has the one behind the last.
+pub(crate) const DIRECTORY_BYTES_MAX: u64 = ((1 << 26) - 1) * BLOCK_BYTES;
 /// The most names of an inode, and the most directories in one.
 pub(crate) const LINKS_MAX: u32 = 1 << 31;
 /// Bytes of an inode.
@@ -192,7 +194,7 @@ pub(crate) struct Inode {
 fn can_be_so_long(kind: Kind, size: u64) -> bool {
     match kind {
         Kind::File => size <= FILE_BYTES_MAX,
-        Kind::Directory => size <= FILE_BYTES_MAX && size.is_multiple_of(BLOCK_BYTES),
+        Kind::Directory => size <= DIRECTORY_BYTES_MAX && size.is_multiple_of(BLOCK_BYTES),
         Kind::Symlink => (1..=SYMLINK_BYTES_MAX as u64).contains(&size),
         Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => size == 0,
     }

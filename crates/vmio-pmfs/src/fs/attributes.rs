@@ -95,6 +95,11 @@ impl Fs {
     pub fn set_attributes(&self, ino: u64, changes: &Changes) -> Result<Attributes> {
         let node = self.node(ino)?;
         let mut state = node.write()?;
+        if changes.size.is_some_and(|size| size > state.loaded.inode.size) {
+            state.loaded.expect_file()?;
+            state.loaded.expect_no_growth()?;
+            self.part_from_lost(&mut state)?;
+        }
         let result = self.change(&mut state.loaded, changes);
         self.settled(&mut state, result)
     }

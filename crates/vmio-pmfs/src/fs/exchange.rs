@@ -27,7 +27,7 @@ impl Fs {
         check_name(name)?;
         check_name(other_name)?;
         let _alone = self.renames.lock();
-        let directories = [self.node(one)?, self.node(other)?];
+        let directories = [self.directory_to_rename_in(one)?, self.directory_to_rename_in(other)?];
         let mut locked = self.lock_both(&directories[0], &directories[1])?;
         let known = locked.from.directory().1.get(name).ok_or_else(|| Error::no_entry(one, name))?;
         let other_known = locked.to().directory().1.get(other_name);

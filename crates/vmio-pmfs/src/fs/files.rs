@@ -44,6 +44,7 @@ impl Fs {
         let bytes = &bytes[..bytes.len().min(self.geometry().write_bytes_max())];
         if offset.saturating_add(bytes.len() as u64) > state.loaded.inode.size {
             state.loaded.expect_no_growth()?;
+            self.part_from_lost(&mut state)?;
         }
         let result = data::write(&self.volume, &mut state.loaded, offset, bytes);
         self.settled(&mut state, result)?;
@@ -60,6 +61,7 @@ impl Fs {
         let mut state = node.write()?;
         state.loaded.expect_file()?;
         state.loaded.expect_no_growth()?;
+        self.part_from_lost(&mut state)?;
         let (end, bytes) = (state.loaded.inode.size, &bytes[..bytes.len().min(self.geometry().write_bytes_max())]);
         let result = data::write(&self.volume, &mut state.loaded, end, bytes);
         self.settled(&mut state, result)?;
@@ -85,6 +87,9 @@ impl Fs {
         let mut state = node.write()?;
         state.loaded.expect_file()?;
         state.loaded.expect_no_growth()?;
+        if matches!(change, RangeChange::Allocate(Length::Grows) | RangeChange::Zero(Length::Grows)) {
+            self.part_from_lost(&mut state)?;
+        }
         let (volume, file) = (&self.volume, &mut state.loaded);
         let result = match change {
             RangeChange::Allocate(length) => data::allocate(volume, file, offset, bytes, length),

@@ -2,14 +2,16 @@
 
 use std::ops::Range;
 
+use vmio_pmfs_protocol::{CLOSED, FREE, length_of, sealed};
+
 use super::Fs;
 use super::leasing::{Lease, LeasedExtent, located};
 use super::node::State;
 use crate::alloc::Run;
 use crate::data::{self, Length};
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::format::geometry::{BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES};
-use crate::format::growth_slot::{CLOSED, END_BYTES, FREE, GrowthSlot, length};
+use crate::format::growth_slot::{END_BYTES, GrowthSlot};
 use crate::format::inode::Time;
 use crate::inodes::block_map::{BlockMap, Piece};
 use crate::inodes::leases::{Growth, HeldSlot};
@@ -42,8 +44,8 @@ impl Fs {
     /// these blocks ends, other calls that change the length fail with [`Error::Leased`].
     ///
     /// Where appends are durable, the blocks are the file's on the medium at once, and the slot says its present length. The holder stores bytes, waits for
-    /// a fence, exchanges the slot's word for the new length and makes that durable. It stores no length that the word does not precede, and none once the
-    /// highest bit is set.
+    /// a fence, exchanges the slot's word for that of the new length ([`sealed`], whose seed are the 4 bytes behind the word) and makes it durable. It stores
+    /// no length that the word does not precede, and none once the highest bit is set.
     ///
     /// # Errors
     ///
@@ -52,6 +54,7 @@ impl Fs {
         let node = self.node(ino)?;
         let mut state = node.write()?;
         state.loaded.expect_file()?;
+        self.part_from_lost(&mut state)?;
         let size = state.loaded.inode.size;
         let last = (size / BLOCK_BYTES) as u32..size.div_ceil(BLOCK_BYTES) as u32;
         if state.loaded.map.has_hole(&last) {
@@ -116,9 +119,8 @@ impl Fs {
             (Some(run), _) => (end, end + run.count as u32),
             (None, old) => old.map_or((0, 0), |old| (old.reserved_from, old.reserved_to)),
         };
-        let slot = HeldSlot { at, reserved_from, reserved_to };
         // After a crash, a mount looks there for the blocks that it gives back.
-        self.open_slot(file, slot);
+        let slot = self.open_slot(file, at, reserved_from..reserved_to);
         let owned = run.map_or(Ok(()), |run| self.own(file, end, run));
         if let (Err(_), None) = (&owned, old) {
             self.close_slot(at);
@@ -128,16 +130,17 @@ impl Fs {
     }
 
     /// Writes a slot. Its word says something only while the rest of it is whole.
-    fn open_slot(&self, file: &Loaded, slot: HeldSlot) {
-        let HeldSlot { at, reserved_from, reserved_to } = slot;
-        let header =
+    fn open_slot(&self, file: &Loaded, at: u64, reserved: Range<u32>) -> HeldSlot {
+        let Range { start: reserved_from, end: reserved_to } = reserved;
+        let (header, seed) =
             GrowthSlot { ino: file.ino, generation: file.inode.generation, reserved_from, reserved_to }.to_bytes(at);
         let medium = &self.volume.medium;
         self.close_slot(at);
         medium.write(at + END_BYTES as u64, &header[END_BYTES..]);
         medium.fence();
-        medium.write(at, &file.inode.size.to_le_bytes());
+        medium.write(at, &sealed(file.inode.size, seed).to_le_bytes());
         medium.fence();
+        HeldSlot { at, seed, reserved_from, reserved_to }
     }
 
     /// Has a slot say nothing any more, durably. A process that comes late finds it closed.
@@ -178,13 +181,23 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// As [`Self::grown`].
+    /// As [`Self::grown`], and [`Error::Damaged`] if the slot's word is not one that the holder stores: then it grows no more.
     pub fn settle(&self, ino: u64, holder: u64) -> Result<()> {
-        let slot = self.node(ino)?.read()?.loaded.leases.growth().and_then(|growth| growth.slot);
-        match slot {
-            Some(slot) => self.grown(ino, holder, length(self.volume.medium.load_word(slot.at))),
-            None => Ok(()),
-        }
+        let node = self.node(ino)?;
+        let mut state = node.write()?;
+        let growth = state.loaded.leases.growth().filter(|growth| growth.holder == holder);
+        let Some(slot) = growth.and_then(|growth| growth.slot) else { return Ok(()) };
+        let word = self.volume.medium.load_word(slot.at);
+        let result = match length_of(word, slot.seed) {
+            Some(size) if size <= state.loaded.inode.size => return Ok(()),
+            Some(size) => self.grow(&mut state.loaded, holder, size),
+            None => {
+                self.grows_no_more(&mut state.loaded, holder, None);
+                let damage = Damage::Field { field: "word", found: word };
+                Err(Error::Damaged { structure: "the slot of a growing file", at: slot.at, damage })
+            }
+        };
+        self.settled(&mut state, result)
     }
 
     /// Keeps a holder from storing another length in its slot of the medium.
@@ -201,28 +214,36 @@ impl Fs {
     }
 
     fn grow(&self, file: &mut Loaded, holder: u64, size: u64) -> Result<()> {
-        data::end_of(size, 0)?;
+        let size_before = file.inode.size;
         let first = file.map.end().max(file.inode.size.div_ceil(BLOCK_BYTES) as u32);
         let last = size.div_ceil(BLOCK_BYTES);
         let wanted = last.saturating_sub(first.into());
         let taken = if wanted > 0 { self.volume.reserved.take(file.ino, first, wanted) } else { None };
         let is_whole = taken.map_or(0, |run| run.count) == wanted;
         let changes: Vec<_> = taken.map(|run| (first..first + run.count as u32, vec![run])).into_iter().collect();
-        let committed =
-            if is_whole { self.commit_growth(file, size, &changes) } else { Err(Error::FileTooLarge { end: size }) };
+        let committed = match is_whole {
+            true => data::end_of(size, 0).and_then(|size| self.commit_growth(file, size, &changes)),
+            false => Err(Error::FileTooLarge { end: size }),
+        };
         if committed.is_err() {
-            // The holder may still store there, and grows no more.
-            let rest = self.volume.reserved.remove(file.ino);
-            let kept: Vec<Run> = taken.into_iter().chain(rest).collect();
-            self.volume.lost.add(holder, kept.iter().copied());
-            self.volume.free(kept);
-            if let Some(slot) = file.leases.growth().and_then(|growth| growth.slot) {
-                self.close_slot(slot.at);
-                self.volume.slots.keep(holder, slot.at);
-            }
-            file.leases.grows_no_more();
+            file.inode.size = size_before;
+            self.grows_no_more(file, holder, taken);
         }
         committed
+    }
+
+    /// Ends the growth of a holder that may still store to what it has got. Nobody else appends there, nor gets the reserved blocks.
+    fn grows_no_more(&self, file: &mut Loaded, holder: u64, taken: Option<Run>) {
+        let rest = self.volume.reserved.remove(file.ino);
+        let kept: Vec<Run> = taken.into_iter().chain(rest).collect();
+        let held = file.map.runs_of((file.inode.size / BLOCK_BYTES) as u32..u32::MAX);
+        self.volume.lost.add(holder, kept.iter().copied().chain(held));
+        self.volume.free(kept);
+        if let Some(slot) = file.leases.growth().and_then(|growth| growth.slot) {
+            self.close_slot(slot.at);
+            self.volume.slots.keep(holder, slot.at);
+        }
+        file.leases.grows_no_more();
     }
 
     fn commit_growth(&self, file: &mut Loaded, size: u64, changes: &[(Range<u32>, Vec<Run>)]) -> Result<()> {
@@ -275,8 +296,13 @@ impl Fs {
 
     /// Whether a holder appends to a file.
     pub fn is_growing(&self, ino: u64) -> bool {
+        self.room_from(ino).is_some()
+    }
+
+    /// The first block of a file that is leased to a holder for what it appends: whoever takes the blocks back from there on ends that.
+    pub fn room_from(&self, ino: u64) -> Option<u32> {
         let growth = self.node(ino).and_then(|node| Ok(node.read()?.loaded.leases.growth()));
-        growth.is_ok_and(|growth| growth.is_some())
+        growth.ok().flatten().map(|growth| growth.block)
     }
 }
 

@@ -1,48 +1,67 @@
 //! After a crash: files become as long as the slots say in which processes have appended to them.
 
+use vmio_pmfs_protocol::FREE;
+
 use super::Fs;
-use crate::format::growth_slot::{FREE, GrowthSlot, SLOT_BYTES, Said};
-use crate::inodes::growth_slots;
+use crate::check::Fault;
+use crate::format::growth_slot::{GrowthSlot, SLOT_BYTES, Said};
+use crate::inodes::growth_slots::{self, DAMAGED};
 use crate::inodes::loaded::Loaded;
 
+/// What was found in the slots of growing files.
+#[derive(Default)]
+pub(crate) struct Appended {
+    /// Files that have become longer.
+    pub(crate) longer: usize,
+    /// Slots that made no sense, by their bytes of the medium. They say nothing now.
+    pub(crate) ignored: Vec<Fault>,
+}
+
 impl Fs {
-    /// Makes what was appended durably the files', and gives back what they had reserved behind it. Returns how many files have become longer.
+    /// Makes what was appended durably the files', and gives back what they had reserved behind it. At last no slot says anything, but for those of inodes
+    /// that are to stay as they are.
     ///
     /// A slot that makes no sense says nothing: no damage of one keeps the file system from being mounted, or makes a file longer than its blocks.
-    pub(super) fn recover_appends(&self) -> usize {
+    pub(crate) fn recover_appends(&self, stays: impl Fn(u64) -> bool) -> Appended {
         let (medium, geometry) = (&self.volume.medium, self.geometry());
-        let (mut longer, mut said) = (0, Vec::new());
+        let (mut appended, mut said) = (Appended::default(), Vec::new());
         for at in (0..geometry.areas).flat_map(|area| geometry.slots(area)) {
             let mut bytes = [0; SLOT_BYTES];
             medium.read(at, &mut bytes);
-            match GrowthSlot::from_bytes(&bytes, at) {
+            let recovered = match GrowthSlot::from_bytes(&bytes, at) {
                 Said::Nothing => continue,
-                Said::Length(slot, end) => longer += usize::from(self.recover_growth(at, &slot, end)),
-                Said::Damaged => tracing::warn!(at, "the slot of a growing file is damaged: what it says is ignored"),
+                Said::Length(slot, _) if stays(slot.ino) => continue,
+                Said::Length(slot, end) => self.recover_growth(&slot, end),
+                Said::Damaged => Err(DAMAGED.to_owned()),
+            };
+            match recovered {
+                Ok(is_longer) => appended.longer += usize::from(is_longer),
+                Err(what) => appended.ignored.push(Fault { at, what }),
             }
             said.push(at);
         }
         // Only now nothing is to be done again after another crash.
         said.iter().for_each(|at| medium.write(*at, &FREE.to_le_bytes()));
         medium.fence();
-        longer
+        appended
     }
 
-    fn recover_growth(&self, at: u64, slot: &GrowthSlot, end: u64) -> bool {
+    /// Returns whether the file has become longer; an error if the slot is none of a file that grows.
+    fn recover_growth(&self, slot: &GrowthSlot, end: u64) -> Result<bool, String> {
         let mut file = Loaded::load(&self.volume, slot.ino).ok();
         let fault = growth_slots::fault(slot, end, file.as_ref());
-        let (Some(file), None) = (&mut file, &fault) else {
-            tracing::warn!(at, fault, "the slot of a growing file is damaged: what it says is ignored");
-            return false;
+        let file = match (&mut file, fault) {
+            (Some(file), None) => file,
+            (_, fault) => return Err(fault.unwrap_or_default()),
         };
         let is_longer = end > file.inode.size;
         if is_longer && let Err(error) = self.make_longer(file, end) {
             tracing::error!(%error, ino = slot.ino, end, "bytes that a process has appended are lost");
-            return false;
+            return Ok(false);
         }
         if let Err(error) = self.release_behind_end(file, slot.reserved_from..slot.reserved_to) {
             tracing::warn!(%error, ino = slot.ino, "blocks stay behind the end of a file");
         }
-        is_longer
+        Ok(is_longer)
     }
 }

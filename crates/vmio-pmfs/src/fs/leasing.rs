@@ -135,7 +135,14 @@ impl Fs {
         if state.loaded.leases.growth().is_some_and(|growth| growth.holder == holder) {
             self.volume.lost.add(holder, self.volume.reserved.of(ino));
         }
-        self.take_back(&mut state, holder, from, Still::Mapped)
+        self.take_back(&mut state, holder, from, Still::Mapped)?;
+        // An inode that has ended with its last use has no end to move. Else what cannot move yet does before the file becomes longer.
+        if !state.is_gone
+            && let Err(error) = self.part_from_lost(&mut state)
+        {
+            tracing::debug!(%error, ino, holder, "the end of a file stays where a process may store that has lost its lease");
+        }
+        Ok(())
     }
 
     /// A holder is gone, with all that it had mapped. Its leases have ended or were revoked before.

@@ -6,13 +6,15 @@ mod exchange;
 pub(crate) mod files;
 pub(crate) mod gathering;
 pub(crate) mod growing;
-mod growth_recovery;
+pub(crate) mod growth_recovery;
 pub(crate) mod leasing;
+mod lost_ends;
 mod mounting;
 pub(crate) mod names;
 mod node;
 mod renaming;
 pub(crate) mod rewriting;
+mod ways_up;
 pub(crate) mod xattrs;
 
 use std::collections::HashMap;

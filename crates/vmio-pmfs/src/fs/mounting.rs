@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::rewriting::Wanted;
 use super::{Fs, Recovered};
 use crate::alloc::{Allocator, Reserved, Run, Used};
+use crate::check::Fault;
 use crate::data::Mode;
 use crate::directories::Index;
 use crate::error::{Damage, Error, Result};
@@ -110,7 +111,11 @@ impl Fs {
         let recovered = Recovered { transactions, orphans: orphans.len(), appends: 0 };
         let mut fs = Fs::assembled(medium, superblock, mode, journals, allocator, free, recovered);
         // No slot is of an inode that is no more.
-        fs.recovered.appends = fs.recover_appends();
+        let appended = fs.recover_appends(|_| false);
+        for Fault { at, what } in &appended.ignored {
+            tracing::warn!(at, what, "the slot of a growing file is damaged: what it says is ignored");
+        }
+        fs.recovered.appends = appended.longer;
         for ino in orphans {
             fs.delete_orphan(ino)?;
         }

@@ -68,7 +68,7 @@ impl Fs {
     /// [`Error::NoEntry`], [`Error::NotADirectory`], [`Error::NoInode`].
     pub fn lookup(&self, directory: u64, name: &[u8]) -> Result<Attributes> {
         check_name(name)?;
-        let node = self.node(directory)?;
+        let node = self.directory(directory)?;
         let state = node.read_directory(&self.volume)?;
         let known = state.index.as_ref().and_then(|index| index.get(name));
         let known = known.ok_or_else(|| Error::no_entry(directory, name))?;
@@ -132,7 +132,7 @@ impl Fs {
         (uid, gid): (u32, u32),
     ) -> Result<Attributes> {
         check_name(name)?;
-        let node = self.node(directory)?;
+        let node = self.directory(directory)?;
         let mut state = node.write_directory(&self.volume)?;
         if state.loaded.inode.links == 0 {
             return Err(Error::no_entry(directory, name));
@@ -238,7 +238,7 @@ impl Fs {
     /// [`Error::IsADirectory`], [`Error::TooManyLinks`], and those of [`Self::create`].
     pub fn link(&self, ino: u64, directory: u64, name: &[u8]) -> Result<Attributes> {
         check_name(name)?;
-        let (node, parent) = (self.node(ino)?, self.node(directory)?);
+        let (node, parent) = (self.node(ino)?, self.directory(directory)?);
         if node.read()?.is_directory() {
             return Err(Error::IsADirectory { ino });
         }
@@ -284,7 +284,7 @@ impl Fs {
     /// [`Error::NoEntry`], [`Error::IsADirectory`], [`Error::NotADirectory`], [`Error::NoInode`].
     pub fn unlink(&self, directory: u64, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        let parent = self.node(directory)?;
+        let parent = self.directory(directory)?;
         let mut parent = parent.write_directory(&self.volume)?;
         let known = parent.directory().1.get(name).ok_or_else(|| Error::no_entry(directory, name))?;
         if known.kind == Kind::Directory {
@@ -302,7 +302,7 @@ impl Fs {
     /// [`Error::NotEmpty`], [`Error::NoEntry`], [`Error::NotADirectory`], [`Error::NoInode`].
     pub fn remove_directory(&self, directory: u64, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        let parent = self.node(directory)?;
+        let parent = self.directory(directory)?;
         let mut parent = parent.write_directory(&self.volume)?;
         let known = parent.directory().1.get(name).ok_or_else(|| Error::no_entry(directory, name))?;
         let node = self.child(&parent.loaded, known)?;

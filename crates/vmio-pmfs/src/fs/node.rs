@@ -1,12 +1,13 @@
 //! An inode in memory, as calls share it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::gone;
 use crate::directories::Index;
 use crate::error::Result;
+use crate::format::geometry::ROOT;
 use crate::format::inode::Kind;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::volume::Volume;
@@ -17,6 +18,8 @@ pub(super) struct Node {
     pub(super) kind: Kind,
     /// Of a directory, the one it is in. Changed only by renames, of which there is one at a time.
     parent: AtomicU64,
+    /// Of a directory: it is known to be under the root. Renames leave it there.
+    is_under_root: AtomicBool,
     pub(super) state: RwLock<State>,
 }
 
@@ -41,6 +44,7 @@ impl Node {
             ino,
             kind,
             parent,
+            is_under_root: AtomicBool::new(ino == ROOT),
             state: RwLock::new(State { loaded, index: None, opens: 0, known: 0, is_gone: false }),
         }
     }
@@ -51,6 +55,14 @@ impl Node {
 
     pub(super) fn set_parent(&self, parent: u64) {
         self.parent.store(parent, Ordering::Release);
+    }
+
+    pub(super) fn is_under_root(&self) -> bool {
+        self.is_under_root.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_under_root(&self) {
+        self.is_under_root.store(true, Ordering::Release);
     }
 
     pub(super) fn read(&self) -> Result<RwLockReadGuard<'_, State>> {

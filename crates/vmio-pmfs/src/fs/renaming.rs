@@ -48,7 +48,7 @@ impl Fs {
         check_name(name)?;
         check_name(new_name)?;
         let _alone = self.renames.lock();
-        let (from_node, to_node) = (self.node(from)?, self.node(to)?);
+        let (from_node, to_node) = (self.directory_to_rename_in(from)?, self.directory_to_rename_in(to)?);
         let mut locked = self.lock_both(&from_node, &to_node)?;
         let known = locked.from.directory().1.get(name).ok_or_else(|| Error::no_entry(from, name))?;
         if locked.to().loaded.inode.links == 0 {

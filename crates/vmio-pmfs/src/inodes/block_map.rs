@@ -89,12 +89,15 @@ impl BlockMap {
                 return Err(damaged(extent.file_block.into()));
             }
         }
-        let mut end = 0;
+        let (mut end, mut blocks) = (0, 0);
         for (first, place) in &map.by_block {
-            if *first < end {
+            let count = map.places[*place].count;
+            blocks += u64::from(count);
+            // Each has a block of its own. Who walks all blocks of a file has an end.
+            if *first < end || blocks > geometry.blocks {
                 return Err(damaged((*first).into()));
             }
-            end = first + map.places[*place].count;
+            end = first + count;
         }
         Ok(map)
     }

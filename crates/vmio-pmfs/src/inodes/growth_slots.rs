@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::loaded::Loaded;
 use crate::format::geometry::{BLOCK_BYTES, Geometry};
 use crate::format::growth_slot::GrowthSlot;
-use crate::format::inode::Kind;
+use crate::format::inode::{FILE_BYTES_MAX, Kind};
 
 /// The slots of growing files that are free, by area, each by its byte of the medium.
 pub(crate) struct GrowthSlots {
@@ -47,6 +47,10 @@ impl GrowthSlots {
     }
 }
 
+/// The fault of a slot whose bytes do not fit each other.
+pub(crate) const DAMAGED: &str =
+    "the slot of a growing file has another checksum than its bytes, or another check than its length";
+
 /// The reason why a slot that says a length can be no file's, or not the present one's of its inode.
 pub(crate) fn fault(slot: &GrowthSlot, end: u64, file: Option<&Loaded>) -> Option<String> {
     let GrowthSlot { ino, generation, .. } = *slot;
@@ -55,6 +59,9 @@ pub(crate) fn fault(slot: &GrowthSlot, end: u64, file: Option<&Loaded>) -> Optio
         return Some(format!("generation {generation} of file {ino} grows, and is not there"));
     };
     let size = file.inode.size;
+    if end > FILE_BYTES_MAX {
+        return Some(format!("file {ino} grows to {end}, and no file is so long"));
+    }
     if end < size {
         return Some(format!("file {ino} of {size} bytes grows from {end}"));
     }

@@ -26,6 +26,8 @@ pub(crate) struct Growth {
 pub(crate) struct HeldSlot {
     /// Its byte of the medium.
     pub(crate) at: u64,
+    /// The seed of its word.
+    pub(crate) seed: u32,
     pub(crate) reserved_from: u32,
     pub(crate) reserved_to: u32,
 }

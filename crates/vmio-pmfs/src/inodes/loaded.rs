@@ -18,6 +18,8 @@ use crate::medium::Medium;
 /// An inode in memory, with the map of its blocks.
 pub(crate) struct Loaded {
     pub(crate) ino: u64,
+    /// Its byte of the medium.
+    pub(crate) at: u64,
     pub(crate) inode: Inode,
     pub(crate) map: BlockMap,
     pub(crate) leases: Leases,
@@ -49,25 +51,20 @@ impl Remapped<'_> {
 }
 
 impl Loaded {
-    /// An inode of which nothing is leased.
-    pub(crate) fn new(ino: u64, inode: Inode, map: BlockMap) -> Loaded {
-        Loaded { ino, inode, map, leases: Leases::default() }
-    }
-
     /// Reads an inode that is in use.
     pub(crate) fn load(volume: &Volume, ino: u64) -> Result<Loaded> {
         let inode = read_inode(&*volume.medium, &volume.geometry, ino)?.ok_or(Error::NoInode { ino })?;
         Loaded::of(&*volume.medium, &volume.geometry, ino, inode)
     }
 
-    /// Reads the map of an inode.
+    /// Reads the map of an inode. Nothing of it is leased.
     pub(crate) fn of(medium: &dyn Medium, geometry: &Geometry, ino: u64, inode: Inode) -> Result<Loaded> {
         let map = BlockMap::load(medium, geometry, ino, &inode)?;
         if inode.attributes >= geometry.blocks {
             let damage = Damage::Field { field: "block of extended attributes", found: inode.attributes };
             return Err(Error::Damaged { structure: "an inode", at: geometry.inode_at(ino), damage });
         }
-        Ok(Loaded::new(ino, inode, map))
+        Ok(Loaded { ino, at: geometry.inode_at(ino), inode, map, leases: Leases::default() })
     }
 
     /// All blocks that it has: those of its contents, of its chain, and of its extended attributes.
@@ -97,8 +94,8 @@ impl Loaded {
         let at = match self.map.piece(0, 1) {
             Piece::There { run, .. } => run.start * BLOCK_BYTES,
             Piece::Hole { .. } => {
-                let damage = Damage::Field { field: "missing block", found: 0 };
-                return Err(Error::Damaged { structure: "a symbolic link", at: self.ino, damage });
+                let damage = Damage::MissingBlocks { first: 0, count: 1 };
+                return Err(Error::Damaged { structure: "a symbolic link", at: self.at, damage });
             }
         };
         medium.read(at, &mut target);

@@ -26,6 +26,17 @@ impl LostLeases {
         self.of.lock().entry(holder).or_default().mapped.extend(blocks);
     }
 
+    /// Whether there is such a holder.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.of.lock().is_empty()
+    }
+
+    /// Whether a holder may have some of these blocks mapped.
+    pub(crate) fn has(&self, run: &Run) -> bool {
+        let overlaps = |mapped: &Run| mapped.start < run.end() && run.start < mapped.end();
+        self.of.lock().values().any(|lost| lost.mapped.iter().any(overlaps))
+    }
+
     /// Keeps the parts of a free run that a holder may have mapped. Returns the others, which anybody may get.
     pub(crate) fn keep(&self, run: Run) -> Vec<Run> {
         let mut of = self.of.lock();
@@ -69,6 +80,7 @@ mod tests {
         assert_eq!(lost.keep(run(0, 9)), [run(0, 9)]);
         lost.add(1, [run(10, 10), run(40, 5)]);
         lost.add(2, [run(15, 10)]);
+        assert!(lost.has_any() && lost.has(&run(5, 6)) && lost.has(&run(24, 9)) && !lost.has(&run(25, 15)));
         assert_eq!(lost.keep(run(5, 40)), [run(5, 5), run(25, 15)]);
         let mut freed = lost.holder_is_gone(1);
         freed.sort_unstable();
@@ -78,5 +90,6 @@ mod tests {
         freed.sort_unstable();
         assert_eq!(freed, [run(15, 5), run(20, 5)]);
         assert_eq!(lost.holder_is_gone(2), []);
+        assert!(!lost.has_any());
     }
 }

@@ -203,9 +203,9 @@ impl InodeFound {
 /// The entries of a directory, and the faults of others.
 pub(super) fn entries(medium: &dyn Medium, directory: &Loaded) -> (Vec<EntryFound>, Vec<Fault>) {
     let (mut entries, mut faults) = (Vec::new(), Vec::new());
-    for block in 0..directories::blocks_of(directory) {
-        match directories::scan_block(medium, directory, block) {
-            Err(error) => faults.push(fault(directory.ino, error)),
+    for found in directories::scan(medium, directory) {
+        match found {
+            Err(error) => faults.push(fault(directory.at, error)),
             Ok(all) => {
                 for Found { slot, at, entry } in all {
                     match entry {

@@ -1,11 +1,13 @@
 //! The structures of a medium as they are, for people who look into a damaged one. Nothing is changed, and nothing needs to be sound but a superblock.
 
 mod inode;
+mod slot;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 pub use inode::{EntryFound, ExtentFound, InodeFound};
+pub use slot::SlotFound;
 
 use crate::alloc::{Allocator, Used, joined};
 use crate::check::Fault;
@@ -15,10 +17,10 @@ use crate::format::journal_entry::Said;
 use crate::format::superblock::Superblock;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::read_inode;
-use crate::journal::Journals;
 use crate::journal::recovery::read_journal;
 use crate::medium::Medium;
 use crate::medium::overlay::Overlay;
+use crate::repair::recover_appends;
 
 /// A medium that is looked at.
 pub struct Inspection {
@@ -69,7 +71,7 @@ impl Inspection {
         Ok(Inspection { medium, superblock })
     }
 
-    /// Looks at a medium as the next mount would find it: without what a crash has cut short.
+    /// Looks at a medium as the next mount would find it: without what a crash has cut short, and with what was appended durably.
     ///
     /// # Errors
     ///
@@ -77,7 +79,7 @@ impl Inspection {
     pub fn recovered(medium: Arc<dyn Medium>) -> Result<Inspection> {
         let recovered: Arc<dyn Medium> = Arc::new(Overlay::new(medium));
         let inspection = Inspection::new(recovered)?;
-        Journals::recover(&inspection.medium, inspection.geometry())?;
+        recover_appends(&inspection.medium, inspection.superblock)?;
         Ok(inspection)
     }
 
@@ -122,6 +124,11 @@ impl Inspection {
             JournalFound { at: seen.at, places: seen.entries.len(), entries: entries.collect(), newest: seen.newest }
         };
         (0..self.geometry().areas).map(journal).collect()
+    }
+
+    /// The slots of growing files that say something.
+    pub fn slots(&self) -> Vec<SlotFound> {
+        slot::read(&*self.medium, self.geometry())
     }
 
     /// An inode with all that it has, used or free.

@@ -9,7 +9,7 @@ use crate::data;
 use crate::directories;
 use crate::error::Result;
 use crate::format::geometry::{BLOCK_BYTES, Geometry};
-use crate::format::inode::Kind;
+use crate::format::inode::{DIRECTORY_BYTES_MAX, Kind};
 use crate::fs::Fs;
 use crate::inodes::loaded::Loaded;
 use crate::inodes::volume::Volume;
@@ -90,8 +90,9 @@ fn behind_the_end(volume: &Volume, loaded: &Loaded) -> Range<u32> {
         directories::scan_block(&*volume.medium, loaded, block).is_ok_and(|found| !found.is_empty())
     };
     let is_directory = loaded.inode.kind == Kind::Directory;
-    // Each block is looked at: there may not be any number of them.
-    let is_unclear = is_directory && (behind.len() > BLOCKS_BEHIND_MAX || behind.clone().any(has_entry));
+    // Each block is looked at: there may not be any number of them. Nor can entries lie behind the greatest length.
+    let is_far = behind.len() > BLOCKS_BEHIND_MAX || u64::from(behind.end) > DIRECTORY_BYTES_MAX / BLOCK_BYTES;
+    let is_unclear = is_directory && (is_far || behind.clone().any(has_entry));
     if is_unclear { 0..0 } else { behind }
 }
 

@@ -63,10 +63,10 @@ fn judge(geometry: &Geometry, survey: &Survey, name: &Name) -> Verdict {
     let Some(named) = survey.inodes.get(&ino) else { return Verdict::Stays };
     let kind = named.inode.kind;
     if kind == Kind::Directory && named.inode.parent_or_device != name.directory {
-        // The directory and another name agree on where it is.
+        // The directory and another name agree on where it is. In a cycle, this name may be the only way to it.
         let home = named.inode.parent_or_device;
         let is_there = survey.names_of(ino).any(|other| other.directory == home);
-        if is_there {
+        if is_there && survey.leads_up(home, ino) {
             return Verdict::Goes(format!("is directory {ino}, which is in directory {home}"));
         }
     }

@@ -16,6 +16,7 @@ use crate::data::Mode;
 use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::superblock::Superblock;
+use crate::fs::growth_recovery::Appended;
 use crate::fs::{Fs, Recovered};
 use crate::inodes::free::FreeNumbers;
 use crate::journal::Journals;
@@ -32,6 +33,8 @@ pub struct Repaired {
     pub done: Vec<Fault>,
     /// Transactions that a crash had cut short; they were rolled back.
     pub transactions: usize,
+    /// Files that have become longer by what processes had appended durably.
+    pub appends: usize,
     /// Inodes without a name that counted none; they were deleted.
     pub orphans: usize,
     /// The report of a check now: its faults are those that are left.
@@ -60,7 +63,11 @@ pub fn repair(medium: Arc<dyn Medium>) -> Result<Repaired> {
     let superblock = Superblock::read(&*medium)?;
     let mut work = Work::default();
     repair_superblocks(&*medium, &superblock, &mut work);
-    let mut transactions = 0;
+    // If the journals cannot be rolled back, nothing else is what it will be.
+    let (mut transactions, appended) = recover_appends(&medium, superblock).unwrap_or_default();
+    for Fault { at, what } in appended.ignored {
+        work.add(at, format!("{what}: it says nothing now"));
+    }
     for _ in 0..ROUNDS_MAX {
         let Ok((journals, unfinished)) = Journals::recover(&medium, &superblock.geometry) else {
             // Nothing else is what it will be.
@@ -88,7 +95,20 @@ pub fn repair(medium: Arc<dyn Medium>) -> Result<Repaired> {
     }
     medium.sync()?;
     let report = check(Arc::clone(&medium))?;
-    Ok(Repaired { done: work.done, transactions, orphans: work.orphans, report })
+    Ok(Repaired { done: work.done, transactions, appends: appended.longer, orphans: work.orphans, report })
+}
+
+/// Does what a mount does with the journals and the slots of growing files, as long as the inodes can be read that these are of. Returns how many
+/// transactions were rolled back, and what was in the slots. The slot of an inode that cannot be read stays: nobody knows whether it fits.
+///
+/// # Errors
+///
+/// [`Error::Damaged`] where a journal cannot be rolled back.
+pub(crate) fn recover_appends(medium: &Arc<dyn Medium>, superblock: Superblock) -> Result<(usize, Appended)> {
+    let (journals, unfinished) = Journals::recover(medium, &superblock.geometry)?;
+    let survey = Survey::read(&**medium, &superblock.geometry);
+    let fs = assembled(medium, superblock, journals, &survey);
+    Ok((unfinished, fs.recover_appends(|ino| survey.unreadable.contains(&ino))))
 }
 
 /// A file system of what the survey has found. Of blocks nothing is free unless all inodes can be read.

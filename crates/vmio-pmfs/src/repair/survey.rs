@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::check::read_whole;
 use crate::directories::{self, Found};
 use crate::format::entry::Entry;
-use crate::format::geometry::Geometry;
+use crate::format::geometry::{Geometry, ROOT};
 use crate::format::inode::Kind;
 use crate::inodes::loaded::Loaded;
 use crate::medium::Medium;
@@ -54,8 +54,8 @@ impl Survey {
             }
         }
         for (ino, loaded) in survey.inodes.iter().filter(|(_, loaded)| loaded.inode.kind == Kind::Directory) {
-            for block in 0..directories::blocks_of(loaded) {
-                let Ok(found) = directories::scan_block(medium, loaded, block) else {
+            for found in directories::scan(medium, loaded) {
+                let Ok(found) = found else {
                     survey.faulty.insert(*ino);
                     continue;
                 };
@@ -76,6 +76,26 @@ impl Survey {
     /// The names of an inode.
     pub(super) fn names_of(&self, ino: u64) -> impl Iterator<Item = &Name> {
         self.by_inode.get(&ino).into_iter().flatten().map(|place| &self.names[*place])
+    }
+
+    /// Whether a directory is under the root, and not by way of another one. Each on the way has a name where it says that it is.
+    pub(super) fn leads_up(&self, directory: u64, without: u64) -> bool {
+        let mut above = directory;
+        // A cycle has an end here.
+        for _ in 0..=self.inodes.len() {
+            if above == ROOT || above == without {
+                return above == ROOT;
+            }
+            let Some(loaded) = self.inodes.get(&above).filter(|loaded| loaded.inode.kind == Kind::Directory) else {
+                return false;
+            };
+            let home = loaded.inode.parent_or_device;
+            if !self.names_of(above).any(|name| name.directory == home) {
+                return false;
+            }
+            above = home;
+        }
+        false
     }
 
     pub(super) fn has_name(&self, ino: u64) -> bool {

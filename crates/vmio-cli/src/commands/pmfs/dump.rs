@@ -11,7 +11,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::{Value, json};
 use vmio_pmfs::{
-    Access, BLOCK_BYTES, EntryFound, ExtentFound, Fault, Inspection, JournalFound, Kind, Medium, Said, Superblock,
+    Access, BLOCK_BYTES, EntryFound, ExtentFound, Fault, Inspection, JournalFound, Kind, Medium, Said, SlotFound,
+    Superblock,
 };
 use vmio_report::size::format_size;
 
@@ -19,14 +20,14 @@ use super::{open, uuid};
 
 pub const EXAMPLES: &str = "\
 Examples:
-  vmio pmfs dump image               the superblock and its copy, the areas, and free space by the length of its runs
+  vmio pmfs dump image               the superblock and its copy, the areas, slots of files that grow, and free space by the length of its runs
   vmio pmfs dump image /folder/file  an inode: its fields and extents; the entries of a folder
   vmio pmfs dump image --inode 66
   vmio pmfs dump image --journals    the entries of all journals
   vmio pmfs dump --json image /folder | jq -r '.entries[].name'
 
 It changes nothing, and works where the file system does not mount: damaged structures are shown, with their faults. Numbers behind an
-`at` are bytes of the medium. It shows the medium as it is; --recovered shows it as the next mount would find it.";
+`at` are bytes of the medium. It shows the medium as it is; --recovered shows it as the next mount would find it: a file is as long as its slot says.";
 
 /// The structures to look at.
 #[derive(Args)]
@@ -41,7 +42,7 @@ pub struct DumpArgs {
     /// Show the journals
     #[arg(long, conflicts_with = "path")]
     journals: bool,
-    /// Show the medium as the next mount would find it: without transactions that a crash has cut short
+    /// Show the medium as the next mount would find it: without transactions that a crash has cut short, and with what was appended durably
     #[arg(long)]
     recovered: bool,
     /// Print a JSON object
@@ -78,6 +79,7 @@ fn show(args: &DumpArgs, medium: Arc<dyn Medium>, output: &mut Vec<u8>, object: 
         *object = json!({ "journals": journals(&inspection, output)? });
     } else if is_whole {
         object["areas"] = areas(&inspection, output)?;
+        object["slots"] = slots(&inspection.slots(), output)?;
         object["free"] = free(&inspection, output)?;
     } else {
         let ino = match (&args.path, args.inode) {
@@ -153,6 +155,27 @@ fn areas(inspection: &Inspection, output: &mut Vec<u8>) -> io::Result<Value> {
             "inode_table": range(&area.inodes),
             "inodes": range(&area.numbers),
             "pool": range(&area.pool),
+        }));
+    }
+    Ok(Value::from(all))
+}
+
+/// The slots of growing files that say something.
+fn slots(found: &[SlotFound], output: &mut Vec<u8>) -> io::Result<Value> {
+    let mut all = Vec::new();
+    for SlotFound { at, ino, generation, length, is_closed, reserved, fault } in found {
+        let closed = if *is_closed { ", closed" } else { "" };
+        let Range { start, end } = reserved;
+        writeln!(
+            output,
+            "slot        at {at}: inode {ino}, generation {generation}, grows to {length} bytes in blocks {start} to {end}{closed}"
+        )?;
+        if let Some(fault) = fault {
+            writeln!(output, "fault       at {at}: {fault}")?;
+        }
+        all.push(json!({
+            "at": at, "inode": ino, "generation": generation, "length": length, "is_closed": is_closed,
+            "reserved": [start, end], "fault": fault,
         }));
     }
     Ok(Value::from(all))
@@ -279,6 +302,10 @@ fn inode(inspection: &Inspection, ino: u64, output: &mut Vec<u8>) -> anyhow::Res
     for block in &found.chain {
         writeln!(output, "chain       block {block}")?;
     }
+    // A slot says how long the file is with what a process has appended. The next mount makes it so.
+    let mut of_file = inspection.slots();
+    of_file.retain(|slot| slot.ino == ino);
+    object["slots"] = slots(&of_file, output)?;
     if found.attributes != 0 {
         writeln!(output, "attributes  block {}", found.attributes)?;
     }

@@ -17,9 +17,9 @@ Examples:
 
 Without --repair it sees the file system as the next mount would find it, and changes nothing.
 
---repair asks nothing, and repairs what other structures prove: a superblock by its copy; entries of inodes that are free, or of another kind;
-counts of links; files without a name, which go to lost+found by their number. Of files with the same blocks one keeps them, and the others get
-copies. What cannot be proved stays, and is printed: `vmio pmfs dump` shows it. Copy the medium first if its contents matter.
+--repair asks nothing, does what a mount does, and repairs what other structures prove: a superblock by its copy; entries of inodes that are free,
+or of another kind; counts of links; files without a name, which go to lost+found by their number. Of files with the same blocks one keeps them,
+and the others get copies. What cannot be proved stays, and is printed: `vmio pmfs dump` shows it. Copy the medium first if its contents matter.
 
 Exit status, as that of e2fsck: 0 if the file system is sound; 1 if all faults were repaired; 4 if faults are left; 8 if it could not be checked;
 2 for a wrong command line.";
@@ -79,10 +79,10 @@ fn checked(path: &Path, wants_repair: bool) -> anyhow::Result<(Vec<Fault>, Repor
     if !wants_repair {
         return Ok((Vec::new(), check(open(path, Access::Read)?)?));
     }
-    let Repaired { done, transactions, orphans, report } = repair(open(path, Access::Write)?)?;
+    let Repaired { done, transactions, appends, orphans, report } = repair(open(path, Access::Write)?)?;
     // A mount does the same.
-    if transactions > 0 || orphans > 0 {
-        tracing::info!(transactions, orphans, "rolled back, and deleted");
+    if transactions > 0 || appends > 0 || orphans > 0 {
+        tracing::info!(transactions, appends, orphans, "rolled back, made longer, and deleted");
     }
     Ok((done, report))
 }

@@ -50,7 +50,7 @@ impl Server {
         Server { known: Known::new(Arc::clone(&fs)), fs, leases, mount }
     }
 
-    /// A call that may take leased blocks away.
+    /// A call that may take leased blocks away, or needs space.
     fn unleased<T>(&self, call: impl FnMut() -> Result<T>) -> Result<T> {
         self.leases.without_leases(call)
     }
@@ -78,7 +78,8 @@ impl Server {
     }
 
     fn make(&self, request: &Request, parent: INodeNo, name: &OsStr, new: New<'_>, mode: u32) -> Result<Attributes> {
-        self.fs.create(parent.0, name.as_bytes(), new, mode, (request.uid(), request.gid()))
+        let owner = (request.uid(), request.gid());
+        self.unleased(|| self.fs.create(parent.0, name.as_bytes(), new, mode, owner))
     }
 
     /// `.` and `..`, which the file system has no entries for, with the cookies behind them.
@@ -322,8 +323,8 @@ impl Filesystem for Server {
     ) {
         let (from, name, to, new_name) = (parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes());
         let renamed = match flags {
-            _ if flags.is_empty() => self.fs.rename(from, name, to, new_name, Replace::Yes),
-            RenameFlags::RENAME_NOREPLACE => self.fs.rename(from, name, to, new_name, Replace::No),
+            _ if flags.is_empty() => self.unleased(|| self.fs.rename(from, name, to, new_name, Replace::Yes)),
+            RenameFlags::RENAME_NOREPLACE => self.unleased(|| self.fs.rename(from, name, to, new_name, Replace::No)),
             RenameFlags::RENAME_EXCHANGE => self.fs.exchange(from, name, to, new_name),
             // A whiteout.
             _ => return reply.error(Errno::EINVAL),
@@ -332,7 +333,7 @@ impl Filesystem for Server {
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.fs.link(ino.0, parent.0, name.as_bytes()), reply);
+        self.entry(self.unleased(|| self.fs.link(ino.0, parent.0, name.as_bytes())), reply);
     }
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -524,7 +525,7 @@ impl Filesystem for Server {
             libc::XATTR_REPLACE => Precondition::Present,
             _ => return reply.error(Errno::EINVAL),
         };
-        done(self.fs.set_xattr(ino.0, name.as_bytes(), value, precondition), reply);
+        done(self.unleased(|| self.fs.set_xattr(ino.0, name.as_bytes(), value, precondition)), reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -542,7 +543,7 @@ impl Filesystem for Server {
     }
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.fs.remove_xattr(ino.0, name.as_bytes()), reply);
+        done(self.unleased(|| self.fs.remove_xattr(ino.0, name.as_bytes())), reply);
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {

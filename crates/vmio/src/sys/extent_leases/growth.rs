@@ -1,32 +1,26 @@
 //! Appends without a system call: to blocks behind the end of the file, which the server has leased for that.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
-use vmio_pmfs_protocol::CLOSED;
+use vmio_pmfs_protocol::{LengthWord, Room, SEED_OF_MEMORY, Turn as RoomTurn, sealed};
 
 use super::holder::Holder;
 use super::medium_slot::MediumSlot;
 use super::slots::Slots;
 
 const NO_SLOT: u32 = u32::MAX;
-/// How often a thread tries while another one appends.
-const ATTEMPTS_MAX: u32 = 1000;
-/// How long the thread that takes the room away rests between attempts.
-const AGAIN_AFTER: Duration = Duration::from_millis(1);
-
 /// The part of a file behind its end that this process may fill. One thread at a time appends.
 pub(super) struct Growth {
-    is_busy: AtomicBool,
-    /// The end of the leased blocks, in bytes of the file; 0 for none.
-    room_end: AtomicU64,
+    room: Room,
     slot: AtomicU32,
     /// The slot of the room before, at which the server may still look.
     slot_before: AtomicU32,
     /// The word of the medium that says the length, where appends are durable. Null where a slot of memory says it.
     durable: AtomicPtr<AtomicU64>,
+    /// The seed of that word.
+    seed: AtomicU32,
     /// The page that this word is in. It stays mapped until another word takes its place, in a turn.
     medium_slot: Mutex<Option<MediumSlot>>,
 }
@@ -34,60 +28,54 @@ pub(super) struct Growth {
 /// Until it is dropped, no other thread appends.
 pub(super) struct Turn<'a> {
     growth: &'a Growth,
+    turn: RoomTurn<'a>,
 }
 
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.growth.is_busy.store(false, Ordering::Release);
-    }
+/// The word of shared memory that says a length.
+fn word_of_memory(slots: &Slots, slot: u32) -> LengthWord<'_> {
+    LengthWord { word: slots.length(slot), seed: SEED_OF_MEMORY }
 }
 
 impl Growth {
-    pub(super) const fn new() -> Growth {
+    pub(super) fn new() -> Growth {
         Growth {
-            is_busy: AtomicBool::new(false),
-            room_end: AtomicU64::new(0),
+            room: Room::default(),
             slot: AtomicU32::new(NO_SLOT),
             slot_before: AtomicU32::new(NO_SLOT),
             durable: AtomicPtr::new(ptr::null_mut()),
+            seed: AtomicU32::new(SEED_OF_MEMORY),
             medium_slot: Mutex::new(None),
         }
     }
 
     /// The word of the medium that says the length, if one does.
-    fn durable_word(&self) -> Option<&AtomicU64> {
+    fn durable_word(&self) -> Option<LengthWord<'_>> {
         // SAFETY: it is null, or of the page that `medium_slot` keeps mapped; that one is replaced in a turn, as this is called.
-        unsafe { self.durable.load(Ordering::Acquire).as_ref() }
+        let word = unsafe { self.durable.load(Ordering::Acquire).as_ref()? };
+        Some(LengthWord { word, seed: self.seed.load(Ordering::Relaxed) })
     }
 
     /// Waits a moment for the turn to append. Nothing if another thread keeps it, or this one does: a signal handler has interrupted it.
     pub(super) fn turn(&self) -> Option<Turn<'_>> {
-        for _ in 0..ATTEMPTS_MAX {
-            if !self.is_busy.swap(true, Ordering::Acquire) {
-                return Some(Turn { growth: self });
-            }
-            std::thread::yield_now();
-        }
-        None
+        Some(Turn { growth: self, turn: self.room.turn()? })
+    }
+
+    /// The addresses are about to show the kernel's page cache, where bytes behind the end are in no file. So no append counts that is not over.
+    pub(super) fn leave(&self) {
+        self.room.leave();
     }
 
     /// Ends the room before its addresses are taken away. Nothing is appended by its slot any more.
     pub(super) fn end(&self, slots: &Slots) {
-        // A thread that is in the middle would store over what others append next. If it never ends, the server takes everything from this process.
-        let turn = loop {
-            match self.turn() {
-                Some(turn) => break turn,
-                None => std::thread::sleep(AGAIN_AFTER),
-            }
-        };
-        self.room_end.store(0, Ordering::SeqCst);
+        let turn = self.room.turn_at_last();
+        turn.reaches(0);
         let slot = self.slot.swap(NO_SLOT, Ordering::SeqCst);
         if let Some(word) = self.durable_word() {
-            word.fetch_or(CLOSED, Ordering::SeqCst);
+            word.close();
             self.durable.store(ptr::null_mut(), Ordering::SeqCst);
         }
         if slot != NO_SLOT {
-            slots.length(slot).fetch_or(CLOSED, Ordering::SeqCst);
+            word_of_memory(slots, slot).close();
             let before = self.slot_before.swap(slot, Ordering::SeqCst);
             // The room of this one has ended long ago: the server has granted another one since.
             if before != NO_SLOT {
@@ -112,11 +100,10 @@ impl Turn<'_> {
     /// The bytes for which there is room behind an end, if this process has stored all before it. With `durably`, that only a sync makes durable is no
     /// room.
     pub(super) fn room(&self, slots: &Slots, end: u64, durably: bool) -> u64 {
-        let is_ours = self.word(slots).is_some_and(|word| word.load(Ordering::Relaxed) == end);
-        if !is_ours || durably && self.durable_word().is_none() {
-            return 0;
+        match self.word(slots) {
+            Some(word) if !durably || self.growth.durable_word().is_some() => self.turn.behind(word, end),
+            _ => 0,
         }
-        self.growth.room_end.load(Ordering::SeqCst).saturating_sub(end)
     }
 
     fn slot(&self) -> Option<u32> {
@@ -124,21 +111,21 @@ impl Turn<'_> {
     }
 
     /// The word that says how long the file is.
-    fn word<'a>(&'a self, slots: &'a Slots) -> Option<&'a AtomicU64> {
+    fn word<'a>(&'a self, slots: &'a Slots) -> Option<LengthWord<'a>> {
         let slot = self.slot()?;
-        Some(self.durable_word().unwrap_or_else(|| slots.length(slot)))
+        Some(self.growth.durable_word().unwrap_or_else(|| word_of_memory(slots, slot)))
     }
 
     /// The word of the medium that says how long the file is, if one does: durable once it is written back.
     pub(super) fn durable_word(&self) -> Option<&AtomicU64> {
-        self.growth.durable_word()
+        self.growth.durable_word().map(|word| word.word)
     }
 
     /// The slot for more room behind an end: it says that the file is so long. Nothing if another thread has appended since the caller knew the end.
     pub(super) fn slot_for(&self, slots: &Slots, end: u64) -> Option<u32> {
         let slot = match (self.slot(), self.word(slots)) {
-            (Some(slot), Some(word)) if self.growth.room_end.load(Ordering::SeqCst) > 0 => {
-                if word.load(Ordering::Relaxed) != end {
+            (Some(slot), Some(word)) if self.turn.end() > 0 => {
+                if !word.says(end) {
                     return None;
                 }
                 slot
@@ -151,7 +138,7 @@ impl Turn<'_> {
                 slot
             }
         };
-        slots.length(slot).store(end, Ordering::Release);
+        slots.length(slot).store(sealed(end, SEED_OF_MEMORY), Ordering::Release);
         Some(slot)
     }
 
@@ -164,20 +151,21 @@ impl Turn<'_> {
             *mapped =
                 MediumSlot::map(holder, at).inspect_err(|error| tracing::debug!(%error, "no durable appends")).ok();
         }
-        let Some(word) = mapped.as_ref().map(|mapped| mapped.word(at)) else { return false };
-        self.growth.durable.store(ptr::from_ref(word).cast_mut(), Ordering::SeqCst);
-        word.load(Ordering::Acquire) == end
+        let Some(mapped) = mapped.as_ref() else { return false };
+        let word = LengthWord { word: mapped.word(at), seed: mapped.seed(at) };
+        self.growth.seed.store(word.seed, Ordering::SeqCst);
+        self.growth.durable.store(ptr::from_ref(word.word).cast_mut(), Ordering::SeqCst);
+        word.says(end)
     }
 
     /// The server has leased blocks up to here, and they are mapped.
     pub(super) fn has_room_up_to(&self, end: u64) {
-        self.growth.room_end.store(end, Ordering::SeqCst);
+        self.turn.reaches(end);
     }
 
     /// Bytes are stored from an end up to another: they are part of the file now. False if the room has been taken away meanwhile.
     pub(super) fn stored(&self, slots: &Slots, from: u64, to: u64) -> bool {
-        let word = self.word(slots);
-        word.is_some_and(|word| word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+        self.word(slots).is_some_and(|word| self.turn.stored(word, from, to))
     }
 }
 
@@ -187,6 +175,7 @@ mod tests {
     use std::fs::File;
 
     use rustix::fs::{MemfdFlags, memfd_create};
+    use vmio_pmfs_protocol::CLOSED;
 
     use super::*;
     use crate::sys::PAGE_BYTES;
@@ -207,6 +196,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_stored_while_the_addresses_are_left_does_not_count() {
+        let (growth, slots) = (Growth::new(), slots());
+        let turn = growth.turn().unwrap();
+        turn.slot_for(&slots, 100).unwrap();
+        turn.has_room_up_to(1000);
+        assert!(turn.stored(&slots, 100, 150));
+        growth.leave();
+        assert!(!turn.stored(&slots, 150, 200));
+        assert_eq!(slots.length(0).load(Ordering::Relaxed), sealed(150, SEED_OF_MEMORY));
+    }
+
+    #[test]
     fn an_end_that_is_old_lowers_no_length() {
         let (growth, slots) = (Growth::new(), slots());
         let turn = growth.turn().unwrap();
@@ -222,6 +223,6 @@ mod tests {
         // A thread that comes late finds the slot closed, and the next room has another one.
         assert!(!turn.stored(&slots, 150, 200));
         assert_ne!(turn.slot_for(&slots, 100), Some(slot));
-        assert_eq!(slots.length(slot).load(Ordering::Relaxed), 150 | CLOSED);
+        assert_eq!(slots.length(slot).load(Ordering::Relaxed), sealed(150, SEED_OF_MEMORY) | CLOSED);
     }
 }

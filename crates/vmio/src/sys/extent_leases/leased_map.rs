@@ -428,6 +428,8 @@ impl Pieces {
     /// Has the kernel's page cache serve the whole range.
     fn leave_to_kernel(&self) -> Placed {
         let from = u64::from(self.first_block) * PAGE_BYTES as u64;
+        // What an append has stored to extents by now counts, and nothing that it stores later.
+        self.growth.leave();
         if self.show(0, self.range.len(), MapFlags::SHARED, self.file.as_fd(), from).is_err() {
             return Placed::Nothing;
         }

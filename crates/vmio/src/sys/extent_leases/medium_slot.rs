@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::ProtFlags;
 
@@ -31,6 +31,11 @@ impl MediumSlot {
     /// Whether a word of the medium is in the page.
     pub(super) fn has(&self, at: u64) -> bool {
         (self.first..self.first + PAGE_BYTES as u64).contains(&at)
+    }
+
+    /// The seed of the word of a slot: the checksum behind it. The server has written it before it has granted the slot.
+    pub(super) fn seed(&self, at: u64) -> u32 {
+        u64::from_le(self.word(at + size_of::<u64>() as u64).load(Ordering::Acquire)) as u32
     }
 
     /// A word of the medium, which the server reads and changes, too.

@@ -6,7 +6,6 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fstat, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
+use vmio_pmfs::{Access, MappedFile, Medium};
 use vmio_pmfs_protocol::{CLOSED, Message, SLOT_BYTES, SLOTS, receive_with, send_with};
 
 use super::Leases;
@@ -50,7 +50,7 @@ struct Holder {
     /// Whether it has the medium open for stores.
     may_store: bool,
     /// The lengths of its growing files, in sealed memory that it shares.
-    slots: Arc<File>,
+    slots: Arc<MappedFile>,
     /// The files of which it may have leases.
     files: BTreeSet<u64>,
     /// It has not answered, and is granted nothing more.
@@ -122,6 +122,8 @@ impl Holders {
         let slots = File::from(memfd_create("vmio-lengths", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         slots.set_len((SLOTS * SLOT_BYTES) as u64)?;
         fcntl_add_seals(&slots, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // The process changes words of it at any time: the server changes them in place, too.
+        let mapped = MappedFile::new(slots.try_clone()?, Access::Write).map_err(io::Error::other)?;
         // Nobody guesses it: by its number a holder gives leases back.
         let number = random()?;
         let connection = Arc::new(connection);
@@ -129,11 +131,10 @@ impl Holders {
             connection: Arc::clone(&connection),
             process: process.as_raw_nonzero().get(),
             may_store,
-            slots: Arc::new(slots),
+            slots: Arc::new(mapped),
             files: BTreeSet::new(),
             is_lost: false,
         };
-        let slots = Arc::clone(&holder.slots);
         self.lock().insert(number, holder);
         let told = send_with(&connection, &Message::Hello { holder: number }.to_bytes(), slots.as_fd());
         if told.is_err() {
@@ -206,20 +207,17 @@ impl Holders {
         }
     }
 
-    /// The length that a holder has stored in a slot, as long as it is there.
-    pub fn length(&self, number: u64, slot: u32) -> Option<u64> {
+    /// The word that a holder has stored in a slot, as long as it is there.
+    pub fn word(&self, number: u64, slot: u32) -> Option<u64> {
         let slots = Arc::clone(&self.lock().get(&number)?.slots);
-        let mut bytes = [0; SLOT_BYTES];
-        slots.read_exact_at(&mut bytes, u64::from(slot) * SLOT_BYTES as u64).ok()?;
-        Some(u64::from_ne_bytes(bytes))
+        Some(slots.load_word(u64::from(slot) * SLOT_BYTES as u64))
     }
 
-    /// Keeps a holder that is lost from storing another length in a slot. It is stopped, or has stood still for long.
+    /// Keeps a holder that is lost from storing another length in a slot. It may go on at any moment, so the bit is set in place.
     pub fn close_slot(&self, number: u64, slot: u32) {
-        let Some(slots) = self.lock().get(&number).map(|holder| Arc::clone(&holder.slots)) else { return };
-        let Some(length) = self.length(number, slot) else { return };
-        if let Err(error) = slots.write_all_at(&(length | CLOSED).to_ne_bytes(), u64::from(slot) * SLOT_BYTES as u64) {
-            tracing::debug!(%error, number, "a slot cannot be closed");
+        let slots = self.lock().get(&number).map(|holder| Arc::clone(&holder.slots));
+        if let Some(slots) = slots {
+            slots.set_bits(u64::from(slot) * SLOT_BYTES as u64, CLOSED);
         }
     }
 

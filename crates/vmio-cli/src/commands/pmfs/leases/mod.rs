@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fuser::{FileHandle, INodeNo, Notifier};
 use vmio_pmfs::{Appends, Changes, Error, Fs, Holes, Lease, Result, Time};
-use vmio_pmfs_protocol::{CLOSED, EXTENTS_MAX, Extent, Grant, Message, Request};
+use vmio_pmfs_protocol::{EXTENTS_MAX, Extent, Grant, Message, Request, SEED_OF_MEMORY, length_of, sealed};
 
 pub use holders::Holders;
 
@@ -223,7 +223,8 @@ impl Leases {
         let holder = request.holder;
         let is_others = state.grower.is_some_and(|grower| (grower.holder, grower.slot) != (holder, slot));
         // A slot that says something else is about bytes that are lost, or that nobody has stored.
-        if is_others || self.holders.length(holder, slot) != Some(self.fs.attributes(ino)?.size) {
+        let expected = sealed(self.fs.attributes(ino)?.size, SEED_OF_MEMORY);
+        if is_others || self.holders.word(holder, slot) != Some(expected) {
             return Err(Error::Leased { ino, from_block: 0 });
         }
         let appends = if request.is_durable() { Appends::Durable } else { Appends::Volatile };
@@ -258,8 +259,9 @@ impl Leases {
         let Grower { holder, slot, is_durable } = grower;
         let settled = match is_durable {
             true => self.fs.settle(ino, holder),
-            false => match self.holders.length(holder, slot) {
-                Some(length) => self.fs.grown(ino, holder, length & !CLOSED),
+            false => match self.holders.word(holder, slot) {
+                // What no process stores ends the growth, as a length beyond the room does.
+                Some(word) => self.fs.grown(ino, holder, length_of(word, SEED_OF_MEMORY).unwrap_or(u64::MAX)),
                 None => return,
             },
         };
@@ -336,11 +338,15 @@ impl Leases {
         drop(revoking);
     }
 
-    /// Makes a call; if blocks that it would take away are leased, gets these back first.
+    /// Makes a call; if blocks that it would take away are leased, gets these back first. So it does with what processes are about to append to, if
+    /// there is no other space.
+    ///
+    /// Requests for leases are no such calls: the process asks in the middle of an append, and could not give anything back.
     pub fn without_leases<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut recalled: Vec<Recalled<'_>> = Vec::new();
+        let (mut recalled, mut is_full): (Vec<Recalled<'_>>, bool) = (Vec::new(), false);
         loop {
             match call() {
+                Err(Error::NoSpace { .. }) if !std::mem::replace(&mut is_full, true) && self.take_room_back() => {}
                 Err(Error::Leased { ino, from_block }) => {
                     if !recalled.iter().any(|recalled| recalled.ino == ino) {
                         recalled.push(self.keep_from_being_leased(ino));
@@ -350,6 +356,15 @@ impl Leases {
                 done => return done,
             }
         }
+    }
+
+    /// Takes back from all processes what they are about to append to. Returns whether there was anything.
+    fn take_room_back(&self) -> bool {
+        let files: Vec<u64> = lock(&self.files).keys().copied().collect();
+        let rooms = files.into_iter().filter_map(|ino| Some((ino, self.fs.room_from(ino)?)));
+        let rooms: Vec<(u64, u32)> = rooms.collect();
+        rooms.iter().for_each(|(ino, from_block)| self.recall(*ino, *from_block));
+        !rooms.is_empty()
     }
 
     /// The kernel takes pages of a file into its cache: nobody else may have it mapped.

@@ -1,0 +1,110 @@
+//! The part of a file behind its end that a process may fill, as far as its threads and the server have to agree about it: who appends, what counts as
+//! appended, and what ends it. Where the bytes and the words lie is the caller's business.
+
+use crate::atomic::{ATTEMPTS_MAX, AtomicBool, AtomicU64, Ordering, rest, yield_now};
+use crate::length_word::{CLOSED, length_of, sealed};
+
+/// A word that says how long a file is, with its seed.
+#[derive(Clone, Copy)]
+pub struct LengthWord<'a> {
+    /// The word.
+    pub word: &'a AtomicU64,
+    /// Its seed.
+    pub seed: u32,
+}
+
+impl LengthWord<'_> {
+    /// Whether it says this length, and is open.
+    pub fn says(&self, length: u64) -> bool {
+        self.word.load(Ordering::Acquire) == sealed(length, self.seed)
+    }
+
+    /// The length that it says, closed or not. Whoever sees it sees the bytes before that end.
+    pub fn length(&self) -> Option<u64> {
+        length_of(self.word.load(Ordering::Acquire), self.seed)
+    }
+
+    /// Has it say nothing else any more.
+    pub fn close(&self) {
+        self.word.fetch_or(CLOSED, Ordering::SeqCst);
+    }
+
+    /// Has it say another length. False if it does not say the first one, or is closed.
+    fn goes_on(&self, from: u64, to: u64) -> bool {
+        let (from, to) = (sealed(from, self.seed), sealed(to, self.seed));
+        self.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// The part of a file behind its end that a process may fill. One thread at a time appends.
+#[derive(Default)]
+pub struct Room {
+    is_busy: AtomicBool,
+    /// The addresses are about to show something else than the medium, for good.
+    is_left: AtomicBool,
+    /// The end of the leased blocks, in bytes of the file; 0 for none. It is looked at in a turn.
+    end: AtomicU64,
+}
+
+/// Until it is dropped, no other thread of the process appends.
+pub struct Turn<'a> {
+    room: &'a Room,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.room.is_busy.store(false, Ordering::Release);
+    }
+}
+
+impl Room {
+    /// Waits a moment for the turn to append. Nothing if another thread keeps it, or this one does: a signal handler has interrupted it.
+    pub fn turn(&self) -> Option<Turn<'_>> {
+        for _ in 0..ATTEMPTS_MAX {
+            if !self.is_busy.swap(true, Ordering::Acquire) {
+                return Some(Turn { room: self });
+            }
+            yield_now();
+        }
+        None
+    }
+
+    /// Waits for the turn, however long that takes: before the addresses are taken away. A thread in the middle of an append would store over what
+    /// others append next. If it never ends, the server takes everything from this process.
+    pub fn turn_at_last(&self) -> Turn<'_> {
+        loop {
+            match self.turn() {
+                Some(turn) => return turn,
+                None => rest(),
+            }
+        }
+    }
+
+    /// The addresses are about to show the kernel's page cache, where bytes behind the end are in no file. So no append counts that is not over.
+    pub fn leave(&self) {
+        self.is_left.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Turn<'_> {
+    /// The bytes for which there is room behind an end, if the process has stored all before it, as the word says.
+    pub fn behind(&self, word: LengthWord<'_>, end: u64) -> u64 {
+        if word.says(end) { self.end().saturating_sub(end) } else { 0 }
+    }
+
+    /// The end of the leased blocks, in bytes of the file; 0 for none.
+    pub fn end(&self) -> u64 {
+        self.room.end.load(Ordering::Relaxed)
+    }
+
+    /// The server has leased blocks up to here, and they are mapped. With 0, there is no room any more.
+    pub fn reaches(&self, end: u64) {
+        self.room.end.store(end, Ordering::Relaxed);
+    }
+
+    /// Bytes are stored from an end up to another: they are part of the file now. False if the room has been taken away meanwhile.
+    pub fn stored(&self, word: LengthWord<'_>, from: u64, to: u64) -> bool {
+        // Asked only now: the bytes are stored to what the addresses showed before.
+        !self.room.is_left.load(Ordering::SeqCst) && word.goes_on(from, to)
+    }
+}
