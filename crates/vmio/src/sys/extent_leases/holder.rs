@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -59,6 +59,27 @@ struct State {
     maps: Vec<(u64, Weak<Pieces>)>,
     /// The connection has ended, and with it all leases.
     is_over: bool,
+}
+
+/// While it exists, no holder begins. A thread that forks has it, so that the child knows all descriptors of its parent's holders.
+pub(crate) struct HeldHolders(Option<MutexGuard<'static, Holders>>);
+
+/// Waits for holders that are beginning.
+pub(crate) fn hold_holders() -> HeldHolders {
+    // Without memory for the list there are none.
+    HeldHolders(HOLDERS.get().ok().map(lock))
+}
+
+impl HeldHolders {
+    /// Closes the descriptors of the parent's holders, in a child just after its fork. With the connection, the parent's leases would stay after its end;
+    /// with the medium, its lock.
+    pub(crate) fn close_in_child(self) {
+        let holders = self.0.iter().flat_map(|holders| holders.values());
+        for fd in holders.flat_map(|holder| holder.descriptors()) {
+            // SAFETY: the child has its parent's descriptors, and drops none of these values: the list of holders is never freed.
+            unsafe { rustix::io::close(fd.as_raw_fd()) };
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
