@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use crate::common::TestResult;
 use crate::common::modes::{served, under};
@@ -118,36 +118,6 @@ for flags in os.O_APPEND, 0:
         let (logged, writes) = (served(&output, "writes_logged"), served(&output, "writes_served"));
         assert!(writes >= 950 && logged < 50, "{mode}: {writes} writes, {logged} of them in the log");
     }
-    lab.end()
-}
-
-/// Stops a child at the end of the test.
-struct Stopped(Child);
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
-#[test]
-fn after_an_append_the_position_is_behind_ones_own_bytes() -> TestResult {
-    let Some(lab) = Lab::new()? else { return Ok(()) };
-    let file = lab.folder().join("file");
-    let stranger = "import os, sys\nfd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)\n\
-                    while True: os.write(fd, b's' * 100)";
-    let stranger = Stopped(Command::new("python3").args(["-c", stranger]).arg(&file).stdin(Stdio::null()).spawn()?);
-    let program = r#"
-fd = served()
-for n in range(4000):
-    data = b"%06d" % n * 20
-    assert os.write(fd, data) == 120
-    end = os.lseek(fd, 0, os.SEEK_CUR)
-    assert os.pread(fd, 120, end - 120) == data, "%d, at %d of %d" % (n, end, os.fstat(fd).st_size)
-"#;
-    lab.python("posix", program)?;
-    drop(stranger);
     lab.end()
 }
 

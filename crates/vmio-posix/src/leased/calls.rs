@@ -19,6 +19,9 @@ use super::strict_calls;
 use super::transfer::{BUFFERS_ON_STACK, Way, read_part, up_to, write_part};
 use crate::transfer::{Position, TRANSFER_MAX};
 
+/// How often an append without the kernel is tried while others append, too. Fewer times if only the lease is missing.
+const ATTEMPTS_MAX: u32 = 16;
+
 /// Every file system allows files of this length.
 const ALLOWED_LEN_MIN: u64 = 1 << 31;
 
@@ -152,21 +155,20 @@ fn append<'a>(
     };
     let durably = description.flags.load(Ordering::Relaxed) & libc::O_DSYNC != 0;
     let mut end = call.known_len();
-    loop {
+    let mut left = ATTEMPTS_MAX;
+    while left > 0 {
         if leased.append(end, &slices, durably) {
             call.is_as_long_as(end + len as u64);
             moved_to(end + len as u64);
             return Ok(len);
         }
-        // Another thread may have appended first.
-        match call.known_len() {
-            now if now > end => end = now,
-            _ => break,
-        }
+        // Another thread may have appended first, or another process. Where the kernel appends, nobody says where the bytes are.
+        let now = call.known_len().max(fstat(fd)?.st_size as u64);
+        left = if now == end { left / 2 } else { left - 1 };
+        end = now;
     }
-    // The kernel learns the length first, then appends at the end of the file, whatever the offset.
-    fstat(fd)?;
     let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = slices.iter().map(|bytes| IoSlice::new(bytes)).collect();
+    // At the end of the file, whatever the offset.
     if position != Position::Current {
         return pwritev(fd, &slices, 0);
     }
@@ -176,7 +178,7 @@ fn append<'a>(
     Ok(written)
 }
 
-/// Has the kernel append. Returns the number of bytes, and where they end: others may have appended since, so that is not the end of the file.
+/// Has the kernel append. Returns the number of bytes, and where they end, as far as that can be known.
 fn append_by_kernel(
     description: &Description,
     fd: BorrowedFd<'_>,
@@ -185,8 +187,12 @@ fn append_by_kernel(
     // The kernel has one position for all threads, which tells where the bytes end. A handler must not wait for its own thread.
     let _signals = SignalsBlocked::new();
     let _alone = description.kernel_position();
+    let before = fstat(fd)?.st_size as u64;
     let written = writev(fd, slices)?;
-    Ok((written, seek(fd, SeekFrom::Current(0))?))
+    let (position, after) = (seek(fd, SeekFrom::Current(0))?, fstat(fd)?.st_size as u64);
+    let least = before + written as u64;
+    // The kernel does not know where the file ends to which another process appends by a lease. Nor does anybody if it was cut meanwhile.
+    Ok((written, if least <= after { position.clamp(least, after) } else { position }))
 }
 
 /// Lets the kernel write all buffers, with one flush.
