@@ -24,7 +24,6 @@ use crate::memory::Request;
 use crate::messages;
 use crate::own_descriptors;
 use crate::preallocation;
-use crate::real;
 use crate::settings::Settings;
 use crate::table::is_regular;
 
@@ -406,9 +405,10 @@ pub(crate) fn place_if_missing(buffer: Range<usize>) {
     let Some(end) = buffer.end.checked_next_multiple_of(PAGE_BYTES) else { return };
     // The kernel touches the pages, and says what a touch would be.
     if !buffer.is_empty() && overlap(&(start..end)) {
+        // The thread is inside vmio, so this is the C library's function.
         // SAFETY: the advice changes no contents.
         let are_there = unsafe {
-            real::madvise(std::ptr::with_exposed_provenance_mut(start), end - start, libc::MADV_POPULATE_READ)
+            libc::madvise(std::ptr::with_exposed_provenance_mut(start), end - start, libc::MADV_POPULATE_READ)
         };
         if are_there != 0 {
             place(buffer);

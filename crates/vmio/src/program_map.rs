@@ -32,7 +32,6 @@ pub struct ProgramMap {
 
 /// While it exists, all mappings of extents stay as they are: [`ProgramMap::hold_still`].
 pub struct MapsHeldStill {
-    // Dropped last: whoever begins to hold leases may then let a mapping show them.
     _shown: HeldStill,
     holders: HeldHolders,
 }
