@@ -116,8 +116,7 @@ pub(crate) extern "C" fn in_child() {
     own_descriptors::clear();
     messages::belongs_to_child();
     last_thread::belongs_to_child();
-    // The program's handlers of signals find mappings where its parent had some.
-    let _no_handlers = SignalsBlocked::new();
+    // Before the program's handlers of signals run: they find mappings where its parent had some.
     if let Some(held) = forking.program_maps.take() {
         entry::as_vmio(|| program_maps::are_left_to_parent(held));
     }
