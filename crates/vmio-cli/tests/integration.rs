@@ -26,6 +26,7 @@ mod pmfs_posix;
 mod pmfs_program_maps;
 mod pmfs_random;
 mod pmfs_ranges;
+mod pmfs_run;
 mod pmfs_xattrs;
 mod probes;
 mod prometheus;

@@ -3,9 +3,10 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use vmio::backing::DaxBacking;
-use vmio::{Access, Mapping, MappingOptions};
+use vmio::{Access, Mapping, MappingOptions, SharedMap};
 
 use crate::common::{TestResult, patterned};
 use crate::pmfs::{Mounted, can_mount, fsck, made};
@@ -105,6 +106,37 @@ fn what_others_cut_off_is_gone_and_what_they_add_is_there() -> TestResult {
     map.write_at(3 * MIB, &[8])?;
     map.close()?;
     drop(file);
+    mounted.unmount()?;
+    fsck(&image)
+}
+
+#[test]
+fn what_was_leased_or_cut_elsewhere_has_taken_nothing_of_a_copy() -> TestResult {
+    if !can_mount() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (image, folder) = (made(dir.path())?, dir.path().join("mounted"));
+    let mounted = Mounted::new(&image, &folder)?;
+    let path = folder.join("file");
+    File::create(&path)?.set_len(40 * MIB)?;
+    let file = File::options().read(true).write(true).open(&path)?;
+    let map = SharedMap::by_extents(Arc::new(file.try_clone()?.into()), 1 << 30, Access::ReadWrite)?;
+    let map = map.ok_or("no leases")?;
+    let before = map.cuts().ok_or("the kernel's")?;
+    // A hole gets a lease.
+    map.write_at(20 * MIB, b"stored")?;
+    assert_ne!(map.cuts(), Some(before));
+    assert!(!map.has_lost(before, &(20 * MIB..20 * MIB + 6)));
+    file.set_len(30 * MIB)?;
+    assert!(!map.has_lost(before, &(20 * MIB..20 * MIB + 6)));
+    let first = map.cuts().ok_or("the kernel's")?;
+    file.set_len(20 * MIB + 3)?;
+    assert!(map.has_lost(first, &(20 * MIB..20 * MIB + 6)) && !map.has_lost(first, &(0..19 * MIB)));
+    let mut found = [0; 3];
+    file.read_exact_at(&mut found, 20 * MIB)?;
+    assert_eq!(&found, b"sto");
+    drop((map, file));
     mounted.unmount()?;
     fsck(&image)
 }

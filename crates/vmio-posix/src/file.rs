@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Stat, fstat};
 use vmio::backing::{Backing, DaxBacking, FileBacking, Identity};
-use vmio::{Access, Advice, Cache, Engine, FrameHint, Mapping, MappingOptions, SharedMap};
+use vmio::{Access, Advice, Cache, Engine, FrameHint, Mapping, MappingOptions, ProgramMap, SharedMap};
 
 use crate::errno::{self, Errno};
+use crate::files_kept_open::MapFile;
 use crate::own_descriptors;
 use crate::preallocation;
 use crate::watched::Watched;
@@ -85,6 +86,11 @@ impl OpenedFile {
 /// locks on the file.
 fn is_on_persistent_memory(fd: BorrowedFd<'_>, access: Access) -> bool {
     let all = fstat(fd).map(|stat| (stat.st_size as u64).max(1).next_multiple_of(GRANULE_BYTES));
+    if ProgramMap::is_of_pmfs(fd) {
+        let map = |all, file: &MapFile| SharedMap::by_extents(file.descriptor().ok()?, all, access).ok()?;
+        let is_there = |all| MapFile::of(fd).is_ok_and(|file| map(all, &file).is_some_and(|map| map.is_persistent()));
+        return all.is_ok_and(is_there);
+    }
     all.is_ok_and(|all| SharedMap::open(fd, all, access).is_ok_and(|map| map.is_persistent()))
 }
 

@@ -14,6 +14,7 @@ use crate::entry::{self, Inside};
 use crate::files_kept_open;
 use crate::last_thread;
 use crate::leased::{self, AllUnserved};
+use crate::lock_calls::LOCK_CALLS;
 use crate::messages;
 use crate::own_descriptors;
 use crate::own_heap;
@@ -31,7 +32,7 @@ struct Forking {
     _table: Option<LockedTable<'static>>,
     _unserved_files: MutexGuard<'static, unserved_files::Files>,
     kept_open: MutexGuard<'static, files_kept_open::Files>,
-    _program_maps: program_maps::HeldStill,
+    program_maps: Option<program_maps::HeldStill>,
     // Other libraries' fork handlers run meanwhile, and their calls must not wait for the locks.
     _inside: Inside,
     // Dropped after the locks, since a signal handler of the program's may need them.
@@ -89,7 +90,7 @@ extern "C" fn before() {
         _table: Process::current().map(|process| process.table.lock()),
         _unserved_files: unserved_files::files(),
         kept_open: files_kept_open::files(),
-        _program_maps: program_maps::hold_still(),
+        program_maps: Some(program_maps::hold_still()),
         _inside: inside,
         _no_handlers: no_handlers,
     };
@@ -106,6 +107,7 @@ pub(crate) extern "C" fn in_child() {
     // The parent counts this value.
     std::mem::forget(forking.all_unserved.take());
     files_kept_open::are_left_to_parent(&mut forking.kept_open);
+    LOCK_CALLS.reset_in_child();
     Process::is_left_to_parent();
     if leased::is_on() {
         leased::reset_in_child();
@@ -114,6 +116,9 @@ pub(crate) extern "C" fn in_child() {
     own_descriptors::clear();
     messages::belongs_to_child();
     last_thread::belongs_to_child();
+    // Before the program's handlers of signals run: they find mappings where its parent had some.
+    if let Some(held) = forking.program_maps.take() {
+        entry::as_vmio(|| program_maps::are_left_to_parent(held));
+    }
     drop(forking);
-    entry::as_vmio_undisturbed(program_maps::are_left_to_parent);
 }

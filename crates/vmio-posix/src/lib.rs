@@ -19,6 +19,7 @@ mod files_kept_open;
 mod fork;
 mod last_thread;
 mod leased;
+mod lock_calls;
 mod locks;
 mod machine;
 mod memory;

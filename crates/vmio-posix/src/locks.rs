@@ -11,8 +11,10 @@ use std::path::Path;
 
 use libc::flock;
 use rustix::fs::{SeekFrom, fstat, seek};
+use vmio::SignalsBlocked;
 use vmio::backing::Identity;
 
+use crate::lock_calls::LOCK_CALLS;
 use crate::own_descriptors;
 
 /// The first byte that vmio may lock.
@@ -32,6 +34,13 @@ pub(crate) fn is_locked_by_program(identity: Identity) -> bool {
         let about = fs::read_to_string(Path::new("/proc/self/fdinfo").join(entry.file_name()));
         about.map_or(true, |about| about.lines().any(|line| line.starts_with("lock:") && line.contains("POSIX")))
     })
+}
+
+/// Closes something of vmio's, unless the program has a record lock on the file, or is about to take one: the close would end it. `None` then.
+pub(crate) fn unless_locked<T>(identity: Identity, close: impl FnOnce() -> T) -> Option<T> {
+    let _no_handlers = SignalsBlocked::new();
+    let _no_calls = LOCK_CALLS.exclude()?;
+    (!is_locked_by_program(identity)).then(close)
 }
 
 /// Whether a command of fcntl is about a lock.

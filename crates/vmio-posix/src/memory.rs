@@ -195,10 +195,9 @@ impl Candidate<'_> {
     }
 
     fn not_opened(&self, NotMapped { error, opened }: NotMapped) -> Answer<usize> {
-        if let Some(opened) = opened
-            && locks::is_locked_by_program(self.identity)
-        {
-            files_kept_open::keep(opened);
+        let mut opened = opened;
+        if opened.is_some() && locks::unless_locked(self.identity, || opened = None).is_none() {
+            opened.into_iter().for_each(files_kept_open::keep);
         }
         match (errno::of(&error), &error) {
             // A lock that is not vmio's says nothing about who has the pages.
@@ -355,10 +354,12 @@ pub(crate) fn unmap(address: usize, len: usize) -> Answer<()> {
 fn close_unmapped(process: &Process, table: &mut LockedTable<'_>, file: Arc<File>) {
     let path = file.path.clone();
     let mut synced = if file.keeps_stores() { file.sync_all() } else { Ok(()) };
-    synced = match locks::is_locked_by_program(file.identity) {
-        false => synced.and(table.close(file).map_err(|error| errno::of(&error))),
-        true => synced.and(file.give_up(0..u64::MAX).or_else(errno::unless_pinned)),
-    };
+    let (identity, mut file) = (file.identity, Some(file));
+    let closed = locks::unless_locked(identity, || file.take().map_or(Ok(()), |file| table.close(file)));
+    synced = synced.and(closed.unwrap_or(Ok(())).map_err(|error| errno::of(&error)));
+    if let Some(file) = file {
+        synced = synced.and(file.give_up(0..u64::MAX).or_else(errno::unless_pinned));
+    }
     if let Err(error) = synced {
         process.say(format_args!("{}: stores are lost: {error}", path.display()));
     }

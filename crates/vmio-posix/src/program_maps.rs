@@ -7,19 +7,19 @@ use std::ffi::c_int;
 use std::fmt;
 use std::mem;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rangemap::RangeSet;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fdatasync, fstat};
 use vmio::backing::Identity;
-use vmio::{Access, PAGE_BYTES, ProgramMap, SignalsBlocked};
+use vmio::{Access, MapsHeldStill, PAGE_BYTES, ProgramMap, SignalsBlocked};
 
 use crate::entry::Answer;
 use crate::errno::Errno;
 use crate::file::identity_of;
-use crate::files_kept_open;
+use crate::files_kept_open::MapFile;
 use crate::memory::Request;
 use crate::messages;
 use crate::own_descriptors;
@@ -36,6 +36,8 @@ static PARENTS: Mutex<Vec<Mapped>> = Mutex::new(Vec::new());
 /// A mapping of the program's.
 struct Mapped {
     map: ProgramMap,
+    /// Dropped after the map, which uses it.
+    file: MapFile,
     identity: Identity,
     /// The byte of the file at the first address that is kept.
     first: u64,
@@ -46,8 +48,8 @@ struct Mapped {
 
 /// While a thread that forks has this, nothing here changes.
 pub(crate) struct HeldStill {
-    _maps: MutexGuard<'static, Vec<Mapped>>,
-    _shown: MutexGuard<'static, ()>,
+    maps: MutexGuard<'static, Vec<Mapped>>,
+    shown: MapsHeldStill,
 }
 
 fn lock(mutex: &'static Mutex<Vec<Mapped>>) -> MutexGuard<'static, Vec<Mapped>> {
@@ -108,9 +110,13 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
     let most = if is_shared && how.contains(OFlags::RDWR) { Access::ReadWrite } else { Access::ReadOnly };
     let _no_handlers = SignalsBlocked::new();
     let mut maps = lock(&MAPS);
-    let opened = ProgramMap::open(fd, bytes.clone(), most, access_of(request.protection), request.is_synchronous());
-    let map = match opened {
-        Ok(Some(map)) => map,
+    let access = access_of(request.protection);
+    let opened = MapFile::of(fd).and_then(|file| {
+        let map = ProgramMap::open(file.descriptor()?, bytes.clone(), most, access, request.is_synchronous());
+        Ok(map.map_err(|error| of_io(&error))?.map(|map| (map, file)))
+    });
+    let (map, file) = match opened {
+        Ok(Some(both)) => both,
         Ok(None) => {
             say(&"are mapped by the kernel: this process may not open the medium");
             return None;
@@ -124,7 +130,7 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
     if request.is_synchronous() && !map.is_synchronous() {
         // The kernel says why not. A thread that forks waits for these mappings while it holds what a close needs.
         drop(maps);
-        close(map, identity);
+        close(map, file);
         return None;
     }
     let address = map.addresses().start;
@@ -134,7 +140,7 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
         _ = map.place(live.clone());
     }
     say(&format_args!("are mapped by leases of their extents at {address:#x}"));
-    maps.push(Mapped::new(map, identity, bytes.start, RangeSet::from_iter([live]), is_shared));
+    maps.push(Mapped::new(map, file, identity, bytes.start, RangeSet::from_iter([live]), is_shared));
     COUNT.store(maps.len(), Ordering::Release);
     Some(Ok(address))
 }
@@ -196,26 +202,32 @@ fn each_part(
     Some(done)
 }
 
-fn close(map: ProgramMap, identity: Identity) {
+fn close(map: ProgramMap, file: MapFile) {
     // A later sync of the file finds no mapping here any more.
     if let Some(Err(error)) = map.medium_to_sync().map(fdatasync) {
         messages::say(format_args!("stores to a file that is unmapped may not be durable: {error}"));
     }
-    let file = map.file();
     drop(map);
-    files_kept_open::close_of_map(identity, file);
+    drop(file);
 }
 
 impl Mapped {
-    fn new(map: ProgramMap, identity: Identity, start: u64, live: RangeSet<usize>, is_shared: bool) -> Mapped {
+    fn new(
+        map: ProgramMap,
+        file: MapFile,
+        identity: Identity,
+        start: u64,
+        live: RangeSet<usize>,
+        is_shared: bool,
+    ) -> Mapped {
         let (own, others) = map.descriptors();
         [own].into_iter().chain(others).for_each(|fd| _ = own_descriptors::insert(fd.as_raw_fd()));
         let first = start - (map.addresses().start - map.kept().start) as u64;
-        Mapped { map, identity, first, live, is_shared }
+        Mapped { map, file, identity, first, live, is_shared }
     }
 
     fn close(self) {
-        close(self.map, self.identity);
+        close(self.map, self.file);
     }
 
     /// The program has unmapped a part.
@@ -236,7 +248,7 @@ impl Mapped {
         for live in self.live.overlapping(part) {
             let bytes = self.bytes(&(live.start.max(part.start)..live.end.min(part.end)));
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(self.map.file(), flags, bytes.start, bytes.end - bytes.start)?;
+            fallocate(self.file.as_fd()?, flags, bytes.start, bytes.end - bytes.start)?;
         }
         if self.live.gaps(part).next().is_some() { Err(Errno::NOMEM) } else { Ok(()) }
     }
@@ -273,8 +285,7 @@ pub(crate) fn protect(
         }
         let access = access_of(protection);
         if access == Some(Access::ReadWrite) && one.is_shared {
-            let file = one.map.file();
-            preallocation::allocate(file.as_fd(), &one.bytes(&part))?;
+            preallocation::allocate(one.file.as_fd()?, &one.bytes(&part))?;
         }
         one.map.protect(part, access).map_err(|error| of_io(&error))
     })
@@ -319,17 +330,18 @@ pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int
     }
     let start = one.bytes(&old).start;
     let most = if one.map.is_writable() { Access::ReadWrite } else { Access::ReadOnly };
-    let file = one.map.file();
     let bytes = start..start + new_len as u64;
-    let moved = ProgramMap::open(file.as_fd(), bytes, most, access, one.map.is_synchronous());
-    let map = match moved {
-        Ok(Some(map)) => map,
-        Ok(None) => return Some(Err(Errno::NOMEM)),
-        Err(error) => return Some(Err(of_io(&error))),
+    let moved = one.file.as_fd().and_then(MapFile::of).and_then(|file| {
+        let map = ProgramMap::open(file.descriptor()?, bytes, most, access, one.map.is_synchronous());
+        Ok((map.map_err(|error| of_io(&error))?.ok_or(Errno::NOMEM)?, file))
+    });
+    let (map, file) = match moved {
+        Ok(both) => both,
+        Err(error) => return Some(Err(error)),
     };
     let moved = map.addresses().start;
     let live = RangeSet::from_iter(std::iter::once(moved..moved + new_len));
-    let more = Mapped::new(map, one.identity, start, live, one.is_shared);
+    let more = Mapped::new(map, file, one.identity, start, live, one.is_shared);
     if let Err(error) = one.forget(old) {
         return Some(Err(error));
     }
@@ -387,6 +399,23 @@ pub(crate) fn place(buffer: Range<usize>) -> bool {
     found.is_some_and(|one| one.map.place(start..end).is_ok())
 }
 
+/// Leases what a buffer of the program's shows, where it shows nothing yet.
+pub(crate) fn place_if_missing(buffer: Range<usize>) {
+    let start = buffer.start / PAGE_BYTES * PAGE_BYTES;
+    let Some(end) = buffer.end.checked_next_multiple_of(PAGE_BYTES) else { return };
+    // The kernel touches the pages, and says what a touch would be.
+    if !buffer.is_empty() && overlap(&(start..end)) {
+        // The thread is inside vmio, so this is the C library's function.
+        // SAFETY: the advice changes no contents.
+        let are_there = unsafe {
+            libc::madvise(std::ptr::with_exposed_provenance_mut(start), end - start, libc::MADV_POPULATE_READ)
+        };
+        if are_there != 0 {
+            place(buffer);
+        }
+    }
+}
+
 /// Has the kernel write stores to a file back from the processor's caches, before a sync of the file. The server does not know of them.
 pub(crate) fn before_sync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     if !are_there() {
@@ -409,19 +438,23 @@ pub(crate) fn after_sync(address: usize, len: usize, flags: c_int) -> Answer<()>
     let mut recalled = touched(&mut maps, &addresses).filter(|one| one.map.was_recalled());
     let synced = recalled.try_for_each(|one| {
         one.map.medium_to_sync().map_or(Ok(()), fdatasync)?;
-        fdatasync(one.map.file())
+        fdatasync(one.file.as_fd()?)
     });
     synced.err().map(Err)
 }
 
 /// Keeps everything as it is while the thread forks.
 pub(crate) fn hold_still() -> HeldStill {
-    HeldStill { _maps: lock(&MAPS), _shown: ProgramMap::hold_still() }
+    HeldStill { maps: lock(&MAPS), shown: ProgramMap::hold_still() }
 }
 
 /// In a child just after its fork: the kernel maps the files at the addresses of the parent's mappings.
-pub(crate) fn are_left_to_parent() {
-    let maps = mem::take(&mut *lock(&MAPS));
+pub(crate) fn are_left_to_parent(held: HeldStill) {
+    let HeldStill { mut maps, shown } = held;
+    // SAFETY: the thread has forked. Children that share their parent's memory do not come here; those that share its descriptors alone are not made by
+    // programs that map files.
+    unsafe { shown.end_in_child() };
+    let maps = mem::take(&mut *maps);
     COUNT.store(0, Ordering::Release);
     // Where something else lies by now, the child has no such mapping.
     let (inherited, others): (Vec<Mapped>, Vec<Mapped>) = maps.into_iter().partition(|one| one.map.inherit().is_ok());
@@ -441,10 +474,12 @@ pub(crate) fn adopt_from_parent() {
         // SAFETY: the child has done nothing yet, so the kernel's mappings from `are_left_to_parent` are there.
         if let Ok(Some(map)) = unsafe { one.map.adopt() } {
             let start = one.first + (map.addresses().start - map.kept().start) as u64;
-            maps.push(Mapped::new(map, one.identity, start, one.live.clone(), one.is_shared));
+            let Mapped { map: theirs, file, identity, live, is_shared, .. } = one;
+            drop(theirs);
+            // The child's copy of the parent's descriptor.
+            maps.push(Mapped::new(map, file, identity, start, live, is_shared));
         }
-        // This closes the child's copy of the parent's descriptor, and nothing else.
-        drop(one);
+        // Else the kernel's mapping stays, which needs no descriptor.
     }
     COUNT.store(maps.len(), Ordering::Release);
 }

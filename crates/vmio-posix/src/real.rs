@@ -157,6 +157,25 @@ functions! {
     fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int;
     fn posix_openpt(flags: c_int) -> c_int;
     fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn recv(socket: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+    fn recvfrom(
+        socket: c_int,
+        buffer: *mut c_void,
+        len: size_t,
+        flags: c_int,
+        address: *mut sockaddr,
+        address_len: *mut socklen_t
+    ) -> ssize_t;
+    fn send(socket: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    fn sendto(
+        socket: c_int,
+        buffer: *const c_void,
+        len: size_t,
+        flags: c_int,
+        address: *const sockaddr,
+        address_len: socklen_t
+    ) -> ssize_t;
+    fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
     fn recvmmsg(
         socket: c_int,

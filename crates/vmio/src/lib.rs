@@ -98,7 +98,7 @@ pub use mapping::{Fetch, Mapping, Pin, Residency, View};
 pub use open::{Cache, CacheBuilder, LockMemory};
 pub use options::{Engine, FrameHint, MappingOptions, OnReadError, PageVerifier};
 pub use policy::EvictionPolicy;
-pub use program_map::ProgramMap;
+pub use program_map::{MapsHeldStill, ProgramMap};
 pub use shared_map::{NotThere, SharedMap};
 pub use sys::PAGE_BYTES;
 pub use sys::fork::OfProcess;

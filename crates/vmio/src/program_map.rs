@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use crate::Access;
-use crate::sys::extent_leases::{Allowed, ProgramRange, hold_still, is_of_pmfs};
+use crate::sys::extent_leases::{Allowed, HeldHolders, HeldStill, ProgramRange, hold_holders, hold_still, is_of_pmfs};
 
 /// A part of a file of a mounted vmio-pmfs at addresses that a program uses as it would those of an mmap: for `vmio run`.
 ///
@@ -17,16 +17,40 @@ use crate::sys::extent_leases::{Allowed, ProgramRange, hold_still, is_of_pmfs};
 /// # Examples
 ///
 /// ```no_run
-/// use std::os::fd::AsFd;
+/// use std::os::fd::OwnedFd;
+/// use std::sync::Arc;
 /// use vmio::{Access, ProgramMap};
 ///
-/// let file = std::fs::File::open("/mnt/pmfs/data")?;
-/// let map = ProgramMap::open(file.as_fd(), 0..1 << 30, Access::ReadOnly, Some(Access::ReadOnly), false)?;
+/// let file = Arc::new(OwnedFd::from(std::fs::File::open("/mnt/pmfs/data")?));
+/// let map = ProgramMap::open(Arc::clone(&file), 0..1 << 30, Access::ReadOnly, Some(Access::ReadOnly), false)?;
 /// assert!(map.is_some(), "the file is not of a vmio-pmfs whose medium this process may open");
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct ProgramMap {
     range: ProgramRange,
+}
+
+/// While it exists, all mappings of extents stay as they are: [`ProgramMap::hold_still`].
+pub struct MapsHeldStill {
+    _shown: HeldStill,
+    holders: HeldHolders,
+}
+
+impl fmt::Debug for MapsHeldStill {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("MapsHeldStill").finish_non_exhaustive()
+    }
+}
+
+impl MapsHeldStill {
+    /// Ends it in a forked child, which has none of its parent's leases, and closes the descriptors of these.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the one thread of a child forked just now, with descriptors of its own, by the thread that made this.
+    pub unsafe fn end_in_child(self) {
+        self.holders.close_in_child();
+    }
 }
 
 impl fmt::Debug for ProgramMap {
@@ -44,7 +68,8 @@ fn allowed(access: Option<Access>) -> Allowed {
 }
 
 impl ProgramMap {
-    /// Maps bytes of a file, which may reach beyond its end. `most` are the accesses that can ever be allowed, `access` those of the beginning, none for
+    /// Maps bytes of a file, which may reach beyond its end. The descriptor stays open as long as anybody has it: closing it would end the record locks
+    /// of the process (`fcntl`, F_SETLK), as closing any descriptor does. `most` are the accesses that can ever be allowed, `access` those of the beginning, none for
     /// `PROT_NONE`. With `is_synchronous` stores are durable once they have left the processor's caches (MAP_SYNC), if the medium can do that;
     /// else a sync of the file makes them so.
     ///
@@ -54,7 +79,7 @@ impl ProgramMap {
     ///
     /// Those of mmap: a start that is no multiple of the page size, no address space.
     pub fn open(
-        file: BorrowedFd<'_>,
+        file: Arc<OwnedFd>,
         bytes: Range<u64>,
         most: Access,
         access: Option<Access>,
@@ -147,9 +172,10 @@ impl ProgramMap {
         self.range.cached_medium()
     }
 
-    /// Keeps all mappings of extents as they are while the result exists. A thread that forks holds it, so that the child inherits none.
-    pub fn hold_still() -> MutexGuard<'static, ()> {
-        hold_still()
+    /// Keeps all mappings of extents as they are while the result exists, but for touches by this thread. A thread that forks holds it, so that the child
+    /// inherits none.
+    pub fn hold_still() -> MapsHeldStill {
+        MapsHeldStill { holders: hold_holders(), _shown: hold_still() }
     }
 
     /// Has the kernel map the file at the addresses, in a forked child, which does not have its parent's mapping. Allocates nothing.

@@ -81,6 +81,19 @@ impl SharedMap {
         Ok(SharedMap { kind })
     }
 
+    /// Maps `len` bytes of a file of a mounted vmio-pmfs by its extents; `None` if it is another file, or this process may not open the medium. The descriptor
+    /// stays open as long as anybody has it.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap, and a processor whose instructions for persistent memory vmio does not know.
+    pub fn by_extents(file: Arc<OwnedFd>, len: u64, access: Access) -> io::Result<Option<Self>> {
+        let len = usize::try_from(len).ok().and_then(|len| len.max(1).checked_next_multiple_of(PAGE_BYTES));
+        let len = len.ok_or(io::ErrorKind::FileTooLarge)?;
+        let map = PersistentMap::by_extents(file, len, access == Access::ReadWrite)?;
+        Ok(map.map(|map| SharedMap { kind: Kind::Persistent(map) }))
+    }
+
     /// Refuses in a forked child, which may have other memory at the addresses of its parent's map.
     #[inline]
     fn check_here(&self) -> Result<(), NotThere> {
@@ -160,13 +173,22 @@ impl SharedMap {
         }
     }
 
-    /// Returns how often a file of vmio-pmfs may have become shorter. If the number is the same before the caller learns the length and after a copy, the
+    /// Returns a number that changes when a file of vmio-pmfs may have become shorter. If the number is the same before the caller learns the length and after a copy, the
     /// file was as long during the copy. `None` where the kernel serves the map: it alone knows.
     #[inline]
     pub fn cuts(&self) -> Option<u64> {
         match &self.kind {
             Kind::PageCache { .. } => None,
             Kind::Persistent(map) => map.cuts(),
+        }
+    }
+
+    /// Returns whether others may have taken some of these bytes away since [`Self::cuts`] was `before`: by a cut, or by a hole. If not, what was copied
+    /// to them since is in the file, as far as the file reaches.
+    pub fn has_lost(&self, before: u64, bytes: &Range<u64>) -> bool {
+        match &self.kind {
+            Kind::PageCache { .. } => false,
+            Kind::Persistent(map) => map.has_lost(before, bytes),
         }
     }
 
@@ -184,22 +206,22 @@ impl SharedMap {
         matches!(&self.kind, Kind::Persistent(map) if map.appends())
     }
 
-    /// Appends bytes to the file, whose length is `end`, without a system call if there is room for all of them. If it returns false, the kernel has to
+    /// Appends parts, one after the other, to the file, whose length is `end`, without a system call if there is room for all of them. If it returns false, the kernel has to
     /// append them; ask for the file's length first (fstat), so that it knows the end.
     ///
     /// All processes see them at once, and they survive the end of this one. They are durable after a sync of the file.
-    pub fn append_at(&self, end: u64, bytes: &[u8]) -> bool {
+    pub fn append_at(&self, end: u64, parts: &[&[u8]]) -> bool {
         match &self.kind {
-            Kind::Persistent(map) if self.check_here().is_ok() => map.append(end, bytes, false),
+            Kind::Persistent(map) if self.check_here().is_ok() => map.append(end, parts, false),
             _ => false,
         }
     }
 
-    /// Appends bytes as [`Self::append_at`] does. They are durable when this returns true, and a crash before leaves all of them or none. It returns false
+    /// Appends as [`Self::append_at`] does. All parts are durable when this returns true, and a crash before leaves all of them or none. It returns false
     /// unless the file is on persistent memory ([`Self::is_persistent`]).
-    pub fn append_durably_at(&self, end: u64, bytes: &[u8]) -> bool {
+    pub fn append_durably_at(&self, end: u64, parts: &[&[u8]]) -> bool {
         match &self.kind {
-            Kind::Persistent(map) if self.check_here().is_ok() && map.is_synchronous() => map.append(end, bytes, true),
+            Kind::Persistent(map) if self.check_here().is_ok() && map.is_synchronous() => map.append(end, parts, true),
             _ => false,
         }
     }

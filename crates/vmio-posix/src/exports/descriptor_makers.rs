@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::slice;
 
-use libc::{DIR, FILE, mmsghdr, mode_t, msghdr, pid_t, sigset_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{DIR, FILE, mmsghdr, mode_t, msghdr, pid_t, sigset_t, sockaddr, socklen_t, timespec};
 
 use super::is_of_mode;
 use super::streams::noticed;
@@ -34,7 +34,7 @@ unsafe fn made_both(status: c_int, ends: *const c_int) -> c_int {
 ///
 /// # Safety
 /// The message was filled by the kernel.
-unsafe fn made_by(message: &msghdr) {
+pub(super) unsafe fn made_by(message: &msghdr) {
     if !is_of_mode(0) || message.msg_controllen == 0 {
         return;
     }
@@ -110,17 +110,6 @@ unsafe extern "C" fn pipe2(ends: *mut c_int, flags: c_int) -> c_int {
 unsafe extern "C" fn socketpair(domain: c_int, kind: c_int, protocol: c_int, ends: *mut c_int) -> c_int {
     // SAFETY: by the caller.
     unsafe { made_both(real::socketpair(domain, kind, protocol, ends), ends) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: by the caller.
-    let count = unsafe { real::recvmsg(socket, message, flags) };
-    if count >= 0 {
-        // SAFETY: the kernel has filled it.
-        unsafe { made_by(&*message) };
-    }
-    count
 }
 
 #[unsafe(no_mangle)]

@@ -10,6 +10,7 @@ use crate::entry::{self, Answer};
 use crate::errno::Errno;
 use crate::files_kept_open;
 use crate::leased::{self, Suspension};
+use crate::lock_calls::LOCK_CALLS;
 use crate::locks;
 use crate::memory;
 use crate::own_descriptors;
@@ -153,8 +154,7 @@ unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate(fd: c_int, len: off_t) -> c_int {
-    // The known length would be too long; and in strict mode a replay would bring the cut bytes back.
-    let _suspension = is_of_mode(fd).then(|| leased::suspend(fd));
+    let _suspension = is_of_mode(fd).then(|| leased::before_kernel_truncates(fd)).flatten();
     if is_of_mode(fd) {
         leased::replay_before_changes();
     }
@@ -329,6 +329,9 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
         },
         false => None,
     };
+    // vmio's closes would end a lock that the call takes in this moment.
+    let takes_record_lock = matches!(command, libc::F_SETLK | libc::F_SETLKW) && !entry::is_inside();
+    let _locking = takes_record_lock.then(|| LOCK_CALLS.begin());
     let Some(mut lock) = clipped else {
         // SAFETY: by the caller.
         return unsafe { real::fcntl(fd, command, argument) };

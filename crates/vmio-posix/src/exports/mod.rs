@@ -17,6 +17,7 @@ mod obsolete_signal_calls;
 mod opening;
 mod process;
 mod signals;
+mod sockets;
 mod streams;
 mod system_calls;
 mod threads;

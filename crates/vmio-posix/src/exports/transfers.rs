@@ -201,7 +201,7 @@ unsafe fn write_list_anywhere(
 }
 
 /// The addresses of a buffer.
-fn one(start: *const c_void, len: size_t) -> Range<usize> {
+pub(super) fn one(start: *const c_void, len: size_t) -> Range<usize> {
     let start = start as usize;
     start..start.saturating_add(len)
 }
@@ -210,13 +210,13 @@ fn one(start: *const c_void, len: size_t) -> Range<usize> {
 ///
 /// # Safety
 /// As for [`list`].
-unsafe fn all<'a>(buffers: *const iovec, count: c_int) -> impl Iterator<Item = Range<usize>> + 'a {
+pub(super) unsafe fn all<'a>(buffers: *const iovec, count: c_int) -> impl Iterator<Item = Range<usize>> + Clone + 'a {
     // SAFETY: by the caller.
     unsafe { list(buffers, count) }.unwrap_or_default().iter().map(|part| one(part.iov_base, part.iov_len))
 }
 
 /// Makes a call of the kernel's, which may get pointers into mappings of extents that are not leased yet. The kernel cannot wait for leases, so it says EFAULT.
-fn placed(buffers: impl IntoIterator<Item = Range<usize>>, call: impl Fn() -> ssize_t) -> ssize_t {
+pub(super) fn placed(buffers: impl IntoIterator<Item = Range<usize>>, call: impl Fn() -> ssize_t) -> ssize_t {
     let done = call();
     // SAFETY: the address of the thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };

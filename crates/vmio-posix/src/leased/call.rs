@@ -1,18 +1,22 @@
 //! A call of the program's on a description that vmio may serve.
 
 use std::ffi::c_int;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::Ordering;
 
 use rustix::fs::fstat;
 use rustix::io::Errno;
 
-use super::description::{Description, NOT_LEARNT, State};
+use super::description::{Description, State};
 use super::description_table::{self, of_descriptor};
 use super::descriptors;
 use super::lease_requests;
 use super::leased_file::LeasedFile;
 use super::mode;
+
+/// The number of cuts of a file that nobody else can cut.
+pub(super) const NEVER_CUT: u64 = 0;
 
 /// A call on a description, which keeps its lease until the call ends: a thread that returns the lease waits for the call if it can.
 pub(crate) struct Call {
@@ -21,7 +25,8 @@ pub(crate) struct Call {
     /// The state when the call began. If a thread begins to return the lease in the middle, the kernel must not do the rest of the call: it
     /// does not have the written bytes and the position yet.
     leased: Option<&'static LeasedFile>,
-    /// How often the file may have become shorter before the call learnt its length.
+    /// How often the file may have become shorter before the call learnt its length. None where the kernel serves the map: it alone knows the length,
+    /// and only now.
     cuts: Option<u64>,
 }
 
@@ -34,7 +39,7 @@ impl Call {
                 return None;
             }
             description.begin();
-            let mut call = Call { description, fd, leased: None, cuts: None };
+            let mut call = Call { description, fd, leased: None, cuts: Some(NEVER_CUT) };
             let is_same = of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description));
             match description.state() {
                 State::Unleased if is_same => return Some(call),
@@ -80,7 +85,7 @@ impl Call {
     fn learn_length(&mut self) {
         let Some(leased) = self.leased.filter(|leased| leased.has_extents()) else { return };
         self.cuts = leased.cuts();
-        if self.cuts != Some(self.description.cuts.load(Ordering::Acquire)) {
+        if self.cuts.is_some_and(|cuts| self.description.known_length.after(cuts).is_none()) {
             self.ask_for_length(leased);
         }
     }
@@ -90,9 +95,9 @@ impl Call {
         let description = self.description;
         loop {
             let len = description.own.get().and_then(|own| fstat(own).ok()).map_or(0, |stat| stat.st_size as u64);
-            // Where the kernel serves the map, only the kernel knows the length, and only now.
-            description.known_len.store(if self.cuts.is_some() { len } else { 0 }, Ordering::Relaxed);
-            description.cuts.store(self.cuts.unwrap_or(NOT_LEARNT), Ordering::Release);
+            if let Some(cuts) = self.cuts {
+                description.known_length.learn(len, cuts);
+            }
             let before = std::mem::replace(&mut self.cuts, leased.cuts());
             if before == self.cuts {
                 return;
@@ -100,23 +105,39 @@ impl Call {
         }
     }
 
-    /// Whether the file is as long as the call has learnt, so that its copies were of bytes of the file.
+    /// How many bytes of a range, which the call has copied, are of the file. Others may have cut it meanwhile: then the kernel has to do the rest.
     #[inline]
-    pub(super) fn was_long_enough(&self, leased: &LeasedFile) -> bool {
-        !leased.has_extents() || leased.cuts() == self.cuts
+    pub(super) fn bytes_that_count(&self, leased: &LeasedFile, bytes: &Range<u64>) -> u64 {
+        match !leased.has_extents() || leased.cuts() == self.cuts {
+            true => bytes.end - bytes.start,
+            false => self.bytes_kept(leased, bytes),
+        }
+    }
+
+    /// The same, once parts were leased or taken away. A write that the kernel repeats may undo another process's in between, which answers this one. So it
+    /// does if these very bytes were taken away, and not for leases or for cuts behind them. Before a lease nobody tells of cuts.
+    #[cold]
+    fn bytes_kept(&self, leased: &LeasedFile, bytes: &Range<u64>) -> u64 {
+        let (Some(cuts), Some(_), Some(own)) = (self.cuts, leased.cuts(), self.description.own.get()) else { return 0 };
+        if leased.has_lost(cuts, bytes) {
+            return 0;
+        }
+        let len = fstat(own).map_or(0, |stat| stat.st_size as u64);
+        len.clamp(bytes.start, bytes.end) - bytes.start
     }
 
     /// The file is at least this long, says what this call has done.
     pub(super) fn is_as_long_as(&self, len: u64) {
-        let is_of_now = || self.leased.is_none_or(|leased| self.was_long_enough(leased));
-        if is_of_now() {
-            self.description.known_len.fetch_max(len, Ordering::Relaxed);
-            if is_of_now() {
-                return;
-            }
+        // If others have cut it since, nobody looks for a length after so few cuts.
+        if let Some(cuts) = self.cuts {
+            self.description.known_length.grow(len, cuts);
         }
-        // Others may have cut it meanwhile.
-        self.description.cuts.store(NOT_LEARNT, Ordering::Release);
+    }
+
+    /// A lower bound of the file's length.
+    #[inline]
+    pub(super) fn known_len(&self) -> u64 {
+        self.cuts.and_then(|cuts| self.description.known_length.after(cuts)).unwrap_or(0)
     }
 
     /// The leased file, if there was a lease when the call began.
@@ -141,8 +162,7 @@ impl Call {
         if let Some(file) = self.leased().and_then(LeasedFile::cached) {
             return Ok(file.len());
         }
-        let known = &self.description.known_len;
-        let len = known.load(Ordering::Relaxed);
+        let len = self.known_len();
         if end <= len {
             return Ok(len);
         }
@@ -153,7 +173,7 @@ impl Call {
 
     /// The end of the bytes from an offset on that can be copied: the known length, or the end of the cached part.
     pub(super) fn copyable_end(&self, leased: &LeasedFile, offset: u64) -> u64 {
-        leased.cached().map_or_else(|| self.description.known_len.load(Ordering::Relaxed), |file| file.mapped(offset))
+        leased.cached().map_or_else(|| self.known_len(), |file| file.mapped(offset))
     }
 
     /// Moves the position by the number that `bytes` returns for it. Returns the old position and that number.

@@ -5,17 +5,22 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{SeekFrom, fstat, seek};
-use rustix::io::{Errno, pwritev};
+use rustix::io::{Errno, pwritev, writev};
 use smallvec::SmallVec;
+use vmio::SignalsBlocked;
 
 use super::call::Call;
+use super::description::Description;
 use super::description_table;
 use super::descriptors::{self, Suspension};
 use super::leased_file::LeasedFile;
 use super::mode;
 use super::strict_calls;
-use super::transfer::{BUFFERS_ON_STACK, Way, read_part, write_part};
+use super::transfer::{BUFFERS_ON_STACK, Way, read_part, up_to, write_part};
 use crate::transfer::{Position, TRANSFER_MAX};
+
+/// How often an append without the kernel is tried while others append, too. Fewer times if only the lease is missing.
+const ATTEMPTS_MAX: u32 = 16;
 
 /// Every file system allows files of this length.
 const ALLOWED_LEN_MIN: u64 = 1 << 31;
@@ -138,41 +143,56 @@ fn append<'a>(
     position: Position,
     buffers: impl Iterator<Item = &'a [u8]>,
 ) -> Result<usize, Errno> {
-    let (description, slices) = (call.description, buffers.collect::<SmallVec<[&[u8]; BUFFERS_ON_STACK]>>());
+    let (description, slices) = (call.description, up_to(TRANSFER_MAX, buffers));
     let len: usize = slices.iter().map(|bytes| bytes.len()).sum();
     if len == 0 {
         return Ok(0);
     }
-    let known_len = &description.known_len;
     let moved_to = |end: u64| {
         if position == Position::Current {
             description.position.store(end, Ordering::Relaxed);
         }
     };
-    if let [bytes] = &slices[..] {
-        let durably = description.flags.load(Ordering::Relaxed) & libc::O_DSYNC != 0;
-        let mut end = known_len.load(Ordering::Relaxed);
-        loop {
-            if leased.append(end, bytes, durably) {
-                call.is_as_long_as(end + len as u64);
-                moved_to(end + len as u64);
-                return Ok(len);
-            }
-            // Another thread may have appended first.
-            match known_len.load(Ordering::Relaxed) {
-                now if now == end => break,
-                now => end = now,
-            }
+    let durably = description.flags.load(Ordering::Relaxed) & libc::O_DSYNC != 0;
+    let mut end = call.known_len();
+    let mut left = ATTEMPTS_MAX;
+    while left > 0 {
+        if leased.append(end, &slices, durably) {
+            call.is_as_long_as(end + len as u64);
+            moved_to(end + len as u64);
+            return Ok(len);
         }
+        // Another thread may have appended first, or another process. Where the kernel appends, nobody says where the bytes are.
+        let now = call.known_len().max(fstat(fd)?.st_size as u64);
+        left = if now == end { left / 2 } else { left - 1 };
+        end = now;
     }
-    // The kernel learns the length first, then appends at the end of the file, whatever the offset.
-    fstat(fd)?;
     let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = slices.iter().map(|bytes| IoSlice::new(bytes)).collect();
-    let written = pwritev(fd, &slices, 0)?;
-    let end = fstat(fd)?.st_size as u64;
+    // At the end of the file, whatever the offset.
+    if position != Position::Current {
+        return pwritev(fd, &slices, 0);
+    }
+    let (written, end) = append_by_kernel(description, fd, &slices)?;
     call.is_as_long_as(end);
     moved_to(end);
     Ok(written)
+}
+
+/// Has the kernel append. Returns the number of bytes, and where they end, as far as that can be known.
+fn append_by_kernel(
+    description: &Description,
+    fd: BorrowedFd<'_>,
+    slices: &[IoSlice<'_>],
+) -> Result<(usize, u64), Errno> {
+    // The kernel has one position for all threads, which tells where the bytes end. A handler must not wait for its own thread.
+    let _signals = SignalsBlocked::new();
+    let _alone = description.kernel_position();
+    let before = fstat(fd)?.st_size as u64;
+    let written = writev(fd, slices)?;
+    let (position, after) = (seek(fd, SeekFrom::Current(0))?, fstat(fd)?.st_size as u64);
+    let least = before + written as u64;
+    // The kernel does not know where the file ends to which another process appends by a lease. Nor does anybody if it was cut meanwhile.
+    Ok((written, if least <= after { position.clamp(least, after) } else { position }))
 }
 
 /// Lets the kernel write all buffers, with one flush.
@@ -267,6 +287,16 @@ pub(crate) fn before_kernel_reads(fd: RawFd) -> Option<Suspension> {
 pub(crate) fn before_kernel_writes(fd: RawFd) -> Option<Suspension> {
     tell_length(fd);
     (mode::is_strict() || mode::has_cache()).then(|| descriptors::suspend(fd))
+}
+
+/// Prepares for another length of a file, which the kernel gives it. The known length would be too long; and in strict mode a replay would bring the cut
+/// bytes back. A file that this process maps by its extents stays served: the server takes back what is cut, as if another process had cut it.
+pub(crate) fn before_kernel_truncates(fd: RawFd) -> Option<Suspension> {
+    tell_length(fd);
+    let call = Call::begin(fd);
+    let stays = call.as_ref().and_then(Call::leased).is_some_and(|leased| leased.has_extents() && !mode::is_strict());
+    drop(call);
+    (!stays).then(|| descriptors::suspend(fd))
 }
 
 /// Prepares for a mapping of a file by the kernel, which then reads or changes the file for as long as the mapping lasts.

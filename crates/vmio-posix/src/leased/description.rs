@@ -4,6 +4,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::leased::known_length::KnownLength;
 use crate::leased::leased_file::LeasedFile;
 use crate::leased::own_descriptor::OwnDescriptor;
 
@@ -52,10 +53,8 @@ pub(crate) struct Description {
     pub(super) flags: AtomicI32,
     /// The position of the next read or write. While it is leased, the kernel's own position does not move.
     pub(super) position: AtomicU64,
-    /// A lower bound of the file's length; valid while it is leased.
-    pub(super) known_len: AtomicU64,
-    /// How often the file may have become shorter before the length was learnt: [`LeasedFile::cuts`].
-    pub(super) cuts: AtomicU64,
+    /// A lower bound of the file's length, by [`LeasedFile::cuts`]; valid while it is leased.
+    pub(super) known_length: KnownLength,
     /// The key by which a log's checkpoint finds it while its writes are logged; else 0.
     pub(super) log_key: AtomicU64,
     /// Whether the kernel has granted a lease, with which other processes do not use the file.
@@ -66,12 +65,21 @@ pub(crate) struct Description {
     pub(super) hides_dsync: AtomicBool,
     /// Whether vmio failed to pass a write on to the kernel.
     pub(super) has_lost_writes: AtomicBool,
+    /// Whether a thread uses the kernel's position.
+    uses_kernel_position: AtomicBool,
     leased: AtomicPtr<LeasedFile>,
 }
 
+/// While it exists, no other thread uses the kernel's position.
+pub(super) struct KernelPosition<'a>(&'a AtomicBool);
+
+impl Drop for KernelPosition<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 const CALL: u64 = 1 << 32;
-/// In place of that number.
-pub(super) const NOT_LEARNT: u64 = u64::MAX;
 
 impl Description {
     pub(super) const fn new() -> Self {
@@ -85,13 +93,13 @@ impl Description {
             suspensions: AtomicU32::new(0),
             flags: AtomicI32::new(0),
             position: AtomicU64::new(0),
-            known_len: AtomicU64::new(0),
-            cuts: AtomicU64::new(NOT_LEARNT),
+            known_length: KnownLength::none(),
             log_key: AtomicU64::new(0),
             has_kernel_lease: AtomicBool::new(false),
             is_outside: AtomicBool::new(false),
             hides_dsync: AtomicBool::new(false),
             has_lost_writes: AtomicBool::new(false),
+            uses_kernel_position: AtomicBool::new(false),
             leased: AtomicPtr::new(ptr::null_mut()),
         }
     }
@@ -107,6 +115,8 @@ impl Description {
     /// Leaves the description to the kernel, in a forked child. A thread of the parent may have been changing its state.
     pub(super) fn abandon(&self) {
         self.suspensions.store(0, Ordering::SeqCst);
+        self.known_length.reset_in_child();
+        self.uses_kernel_position.store(false, Ordering::SeqCst);
         if self.state() != State::Free {
             self.state.store(State::Linux as u32, Ordering::SeqCst);
         }
@@ -123,7 +133,7 @@ impl Description {
         self.verified_at.store(0, Ordering::Relaxed);
         self.calls.store(0, Ordering::Relaxed);
         self.is_asked.store(false, Ordering::Relaxed);
-        self.known_len.store(0, Ordering::Relaxed);
+        self.known_length.forget();
         self.is_outside.store(false, Ordering::Relaxed);
         self.hides_dsync.store(false, Ordering::Relaxed);
         self.has_lost_writes.store(false, Ordering::Relaxed);
@@ -226,6 +236,14 @@ impl Description {
     pub(super) fn ask_again(&self) {
         self.calls.store(0, Ordering::Relaxed);
         self.is_asked.store(false, Ordering::Relaxed);
+    }
+
+    /// Waits until no other thread uses the kernel's position. Signals must be blocked.
+    pub(super) fn kernel_position(&self) -> KernelPosition<'_> {
+        while self.uses_kernel_position.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        KernelPosition(&self.uses_kernel_position)
     }
 
     /// The leased file, if there is a lease. For use within a call, or by the thread that takes or returns the lease.

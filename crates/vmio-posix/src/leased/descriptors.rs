@@ -159,9 +159,9 @@ pub(super) fn find_closed() {
     for description in used() {
         if description.is_left_over()
             && let Some(own) = description.own.get()
-            && fstat(own).is_ok_and(|stat| !locks::is_locked_by_program(identity_of(&stat)))
+            && let Ok(stat) = fstat(own)
         {
-            description.own.close();
+            locks::unless_locked(identity_of(&stat), || description.own.close());
         }
     }
 }

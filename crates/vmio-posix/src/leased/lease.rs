@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
@@ -10,7 +11,8 @@ use rustix::io::Errno;
 use vmio::{Access, Cache, ProgramMap};
 
 use super::cached_file::CachedFile;
-use super::description::{Description, NOT_LEARNT};
+use super::call::NEVER_CUT;
+use super::description::Description;
 use super::description_table;
 use super::lease_requests::BREAK_SIGNAL;
 use super::leased_file::LeasedFile;
@@ -18,6 +20,8 @@ use super::mode::{has_cache, is_strict};
 use super::strict::{Logged, Logs};
 use super::unserved_reason::UnservedReason;
 use crate::entry;
+use crate::file::identity_of;
+use crate::locks;
 use crate::settings::Settings;
 use crate::table::is_regular;
 
@@ -41,46 +45,50 @@ pub(super) fn take(
     cache_for: impl FnOnce(&Settings) -> Option<&'static Cache>,
 ) -> Result<(), UnservedReason> {
     let settings = Settings::of_this_process().ok_or(UnservedReason::NotAsked)?;
-    let stat = fstat(fd).ok().filter(is_regular).ok_or(UnservedReason::NotAsked)?;
-    let path = settings.path_under(fd).ok_or(UnservedReason::NotAsked)?;
-    // A write clears these bits, a store does not.
-    if FileMode::from_raw_mode(stat.st_mode).intersects(FileMode::SUID | FileMode::SGID) {
-        return Err(UnservedReason::SetIdBits);
-    }
-    let flags = fcntl_getfl(fd)?;
-    if flags.intersects(OFlags::DIRECT | OFlags::PATH) {
-        return Err(UnservedReason::Flags);
-    }
-    let is_of_pmfs = ProgramMap::is_of_pmfs(fd);
-    let (access, lease) = match flags & OFlags::RWMODE {
-        OFlags::RDONLY => (Access::ReadOnly, libc::F_RDLCK),
-        OFlags::RDWR => (Access::ReadWrite, libc::F_WRLCK),
-        // Where the process maps the medium itself, it can append.
-        OFlags::WRONLY if is_of_pmfs => (Access::ReadWrite, libc::F_WRLCK),
-        OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
-        _ => return Err(UnservedReason::WriteOnly),
+    // What cannot be served takes no descriptor.
+    About::of(fd, settings)?;
+    let has_own = description.own.get().is_some();
+    let own = description.own.get().map_or_else(|| description.own.take(fd), Ok)?;
+    // Else the program has closed its descriptor meanwhile, and the number may be another file's.
+    let is_known = description_table::of_descriptor(fd.as_raw_fd()).is_some_and(|now| ptr::eq(now, description));
+    let taken = match is_known {
+        true => take_by(own, settings, thread, description, logs, cache_for),
+        false => Err(Errno::BADF.into()),
     };
-    let len = fstat(fd)?.st_size as u64;
+    if taken.is_err()
+        && !has_own
+        && let Ok(stat) = fstat(own)
+    {
+        // Else it stays as long as the program's.
+        locks::unless_locked(identity_of(&stat), || description.own.close());
+    }
+    taken
+}
+
+/// The same by vmio's own descriptor.
+fn take_by(
+    own: BorrowedFd<'_>,
+    settings: &Settings,
+    thread: libc::pid_t,
+    description: &Description,
+    logs: &mut Logs,
+    cache_for: impl FnOnce(&Settings) -> Option<&'static Cache>,
+) -> Result<(), UnservedReason> {
+    // From here on by vmio's own descriptor: the program's may be another file's by now.
+    let About { path, flags, len, is_of_pmfs, access, lease } = About::of(own, settings)?;
     // Calls of other processes and copies in this one meet on the medium, so the kernel need not keep others out. A log needs that.
     let is_write_only = flags & OFlags::RWMODE == OFlags::WRONLY;
     let wants_extents = is_of_pmfs && (is_write_only || !is_strict());
-    let of_extents = if wants_extents { LeasedFile::of_extents(fd, len, access)? } else { None };
+    let of_extents = if wants_extents { LeasedFile::of_extents(own, len, access)? } else { None };
     let of_extents = of_extents.filter(|file| file.is_persistent() || !(has_cache() || is_strict()));
     let is_shared = of_extents.is_some() && !is_strict();
     if is_write_only && of_extents.is_none() && !is_strict() {
         return Err(UnservedReason::WriteOnly);
     }
     if !is_shared {
-        set(fd, thread, lease).map_err(UnservedReason::Lease)?;
+        set(own, thread, lease).map_err(UnservedReason::Lease)?;
     }
     description.has_kernel_lease.store(!is_shared, Ordering::Release);
-    let own = match own_descriptor(description, fd, (!is_shared).then_some(lease)) {
-        Ok(own) => own,
-        Err(error) => {
-            give_back(fd);
-            return Err(error.into());
-        }
-    };
     let taken = (|fd: BorrowedFd<'_>| {
         // With the kernel's lease, nobody else changes the length any more.
         let len = fstat(fd)?.st_size as u64;
@@ -102,10 +110,14 @@ pub(super) fn take(
             description.log_key.store(logged.key(), Ordering::Release);
             leased = leased.with_log(logged);
         }
+        let leased_by_extents = leased.has_extents();
         description.put_leased(Box::new(leased));
         description.flags.store(flags.bits() as i32, Ordering::Relaxed);
-        description.known_len.store(len, Ordering::Relaxed);
-        description.cuts.store(NOT_LEARNT, Ordering::Release);
+        // A call learns the length of a file that others use, too.
+        description.known_length.forget();
+        if !leased_by_extents {
+            description.known_length.learn(len, NEVER_CUT);
+        }
         description.position.store(position, Ordering::Relaxed);
         Ok::<(), UnservedReason>(())
     })(own);
@@ -115,17 +127,41 @@ pub(super) fn take(
     taken
 }
 
-/// vmio's own descriptor of a file just leased by a descriptor of the program's. An error if the program has closed that descriptor
-/// meanwhile, and the number is another file's.
-fn own_descriptor(
-    description: &Description,
-    fd: BorrowedFd<'_>,
-    lease: Option<c_int>,
-) -> Result<BorrowedFd<'static>, Errno> {
-    let own = description.own.get().map_or_else(|| description.own.take(fd), Ok)?;
-    let is_known = description_table::of_descriptor(fd.as_raw_fd()).is_some_and(|now| ptr::eq(now, description));
-    let is_leased = lease.is_none_or(|lease| control(own, libc::F_GETLEASE, 0) == lease);
-    if is_known && is_leased { Ok(own) } else { Err(Errno::BADF) }
+/// What decides whether a file is served, and how.
+struct About {
+    path: PathBuf,
+    flags: OFlags,
+    len: u64,
+    is_of_pmfs: bool,
+    access: Access,
+    /// The lease to ask the kernel for.
+    lease: c_int,
+}
+
+impl About {
+    /// An error if the file cannot be served.
+    fn of(fd: BorrowedFd<'_>, settings: &Settings) -> Result<About, UnservedReason> {
+        let stat = fstat(fd).ok().filter(is_regular).ok_or(UnservedReason::NotAsked)?;
+        let path = settings.path_under(fd).ok_or(UnservedReason::NotAsked)?;
+        // A write clears these bits, a store does not.
+        if FileMode::from_raw_mode(stat.st_mode).intersects(FileMode::SUID | FileMode::SGID) {
+            return Err(UnservedReason::SetIdBits);
+        }
+        let flags = fcntl_getfl(fd)?;
+        if flags.intersects(OFlags::DIRECT | OFlags::PATH) {
+            return Err(UnservedReason::Flags);
+        }
+        let is_of_pmfs = ProgramMap::is_of_pmfs(fd);
+        let (access, lease) = match flags & OFlags::RWMODE {
+            OFlags::RDONLY => (Access::ReadOnly, libc::F_RDLCK),
+            OFlags::RDWR => (Access::ReadWrite, libc::F_WRLCK),
+            // Where the process maps the medium itself, it can append.
+            OFlags::WRONLY if is_of_pmfs => (Access::ReadWrite, libc::F_WRLCK),
+            OFlags::WRONLY if is_strict() => (Access::ReadOnly, libc::F_WRLCK),
+            _ => return Err(UnservedReason::WriteOnly),
+        };
+        Ok(About { path, flags, len: stat.st_size as u64, is_of_pmfs, access, lease })
+    }
 }
 
 /// Maps a leased file: in the cache of this process if there is one, unless the file is in persistent memory.

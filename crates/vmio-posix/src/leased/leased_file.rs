@@ -1,19 +1,18 @@
 //! A leased file: its mapping, and which parts of it are worth copying from and to.
 
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use vmio::{Access, SharedMap};
+use vmio::{Access, ProgramMap, SharedMap};
 
 use super::append_turns::{AppendTurns, WithoutAppends};
 use super::cached_file::CachedFile;
 use super::mode::is_strict;
 use super::strict::Logged;
-use crate::file::identity_of;
-use crate::files_kept_open;
+use crate::files_kept_open::MapFile;
 use crate::own_descriptors;
 
 /// The bytes that are checked and mapped at a time: a huge page.
@@ -28,6 +27,9 @@ const CALLS_BEFORE_ANOTHER_CHECK: u8 = 64;
 /// The mapping of a file that the process has a lease on, its chunks, and the counts of its transfers.
 pub(crate) struct LeasedFile {
     data: Data,
+    /// The descriptor of a file that this process maps by its extents. Dropped after the map.
+    #[allow(dead_code, reason = "it closes the descriptor")]
+    file: Option<MapFile>,
     access: Access,
     appends: bool,
     /// Whether this process maps the medium of a vmio-pmfs itself. Then other processes may use the file meanwhile.
@@ -98,10 +100,13 @@ impl Chunk {
 impl LeasedFile {
     /// Maps a file of a mounted vmio-pmfs by its extents; `None` if this process may not open the medium.
     pub(super) fn of_extents(fd: BorrowedFd<'_>, file_bytes: u64, access: Access) -> std::io::Result<Option<Self>> {
-        let map = SharedMap::open(fd, file_bytes.saturating_mul(2).max(DIRECT_BYTES_MIN), access)?;
-        let Some((own, shared)) = map.descriptors() else { return Ok(None) };
-        [own].into_iter().chain(shared).for_each(|fd| _ = own_descriptors::insert(fd.as_raw_fd()));
-        Ok(Some(Self::of(Data::Shared(map), 0, access, 0)))
+        let file = MapFile::of(fd)?;
+        let len = file_bytes.saturating_mul(2).max(DIRECT_BYTES_MIN);
+        let Some(map) = SharedMap::by_extents(file.descriptor()?, len, access)? else { return Ok(None) };
+        if let Some((_, shared)) = map.descriptors() {
+            shared.iter().for_each(|fd| _ = own_descriptors::insert(fd.as_raw_fd()));
+        }
+        Ok(Some(LeasedFile { file: Some(file), ..Self::of(Data::Shared(map), 0, access, 0) }))
     }
 
     /// Maps a file of `file_bytes` bytes with address space to grow. The descriptor must be open for that access.
@@ -113,11 +118,13 @@ impl LeasedFile {
     ) -> std::io::Result<Self> {
         let twice = file_bytes.saturating_mul(2);
         // A direct map has no chunks, so that address space is all it takes to grow.
+        if ProgramMap::is_of_pmfs(fd)
+            && let Ok(Some(file)) = Self::of_extents(fd, file_bytes, access)
+        {
+            return Ok(LeasedFile { stores_after_bytes, ..file });
+        }
         let direct = SharedMap::open(fd, twice.max(DIRECT_BYTES_MIN), access).ok().filter(SharedMap::is_direct);
         if let Some(map) = direct {
-            if let Some((own, shared)) = map.descriptors() {
-                [own].into_iter().chain(shared).for_each(|fd| _ = own_descriptors::insert(fd.as_raw_fd()));
-            }
             return Ok(Self::of(Data::Shared(map), 0, access, stores_after_bytes));
         }
         let len = twice.max(MAP_BYTES_MIN).next_multiple_of(CHUNK_BYTES);
@@ -143,6 +150,7 @@ impl LeasedFile {
         let has_extents = matches!(&data, Data::Shared(map) if map.descriptors().is_some());
         LeasedFile {
             data,
+            file: None,
             has_extents,
             access,
             appends,
@@ -237,21 +245,26 @@ impl LeasedFile {
         if let Data::Shared(map) = &self.data { map.cuts() } else { None }
     }
 
+    /// Whether others may have taken some of these bytes away since [`Self::cuts`] was `before`.
+    pub(super) fn has_lost(&self, before: u64, bytes: &Range<u64>) -> bool {
+        matches!(&self.data, Data::Shared(map) if map.has_lost(before, bytes))
+    }
+
     /// Whether [`Self::append`] may append.
     pub(super) fn appends(&self) -> bool {
         self.appends
     }
 
-    /// Appends bytes to the file, which ends at `end`, without a system call: all or none. Then the kernel has to append them. With `durably` they are
+    /// Appends parts, one after the other, to the file, which ends at `end`, without a system call: all or none. Then the kernel has to append them. With `durably` they are
     /// durable when this returns; a crash before leaves all or none.
-    pub(super) fn append(&self, end: u64, bytes: &[u8], durably: bool) -> bool {
+    pub(super) fn append(&self, end: u64, parts: &[&[u8]], durably: bool) -> bool {
         let Data::Shared(map) = &self.data else { return false };
-        let append = || if durably { map.append_durably_at(end, bytes) } else { map.append_at(end, bytes) };
+        let append = || if durably { map.append_durably_at(end, parts) } else { map.append_at(end, parts) };
         let is_appended = self.appends && self.turns.append(append);
         if is_appended {
             self.has_stored.store(true, Ordering::Relaxed);
             if let Some(counts) = &self.counts {
-                counts.add_write(bytes.len());
+                counts.add_write(parts.iter().map(|part| part.len()).sum());
             }
         }
         is_appended
@@ -316,18 +329,6 @@ impl LeasedFile {
         let is_mapped = map.populate_if_cached(fd, start..(start + CHUNK_BYTES).min(file_bytes));
         self.chunks[chunk as usize].state.store(if is_mapped { MAPPED } else { 1 }, Ordering::Relaxed);
         is_mapped
-    }
-}
-
-impl Drop for LeasedFile {
-    fn drop(&mut self) {
-        if let Data::Shared(map) = &self.data
-            && let Some(file) = map.file()
-            && let Ok(stat) = fstat(&file)
-        {
-            self.data = Data::Unmapped;
-            files_kept_open::close_of_map(identity_of(&stat), file);
-        }
     }
 }
 

@@ -23,6 +23,7 @@ mod calls;
 mod description;
 mod description_table;
 mod descriptors;
+mod known_length;
 mod lease;
 mod lease_manager;
 mod lease_messages;
@@ -40,7 +41,9 @@ mod unserved_descriptions;
 mod unserved_reason;
 
 pub(crate) use call::flags;
-pub(crate) use calls::{before_kernel_maps, before_kernel_reads, before_kernel_writes, lseek, read, sync, write};
+pub(crate) use calls::{
+    before_kernel_maps, before_kernel_reads, before_kernel_truncates, before_kernel_writes, lseek, read, sync, write,
+};
 pub(crate) use description_table::is_alone;
 pub(crate) use descriptors::{
     Suspension, closed, closed_range, duplicated, opened_elsewhere, replacing, retry_after_returning_leases,

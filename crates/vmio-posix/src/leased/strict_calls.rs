@@ -14,12 +14,10 @@ use super::lease_manager::{self, Logging};
 use super::lease_requests;
 use super::leased_file::LeasedFile;
 use super::strict::{SharedWrite, Turn};
-use super::transfer::{BUFFERS_ON_STACK, Way, write_part};
+use super::transfer::{BUFFERS_ON_STACK, Buffers, Way, up_to, write_part};
 use crate::entry;
 use crate::table::is_regular;
 use crate::transfer::{Position, TRANSFER_MAX};
-
-type Buffers<'a> = SmallVec<[&'a [u8]; BUFFERS_ON_STACK]>;
 
 /// write, pwrite, writev and pwritev.
 pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl Iterator<Item = &'a [u8]>) -> Way {
@@ -86,13 +84,13 @@ enum Append {
 
 /// Appends to the file without its log, where that is durable and whole: on persistent memory of vmio-pmfs.
 fn append(call: &Call, leased: &LeasedFile, position: Position, buffers: &[&[u8]]) -> Append {
-    let [bytes] = buffers else { return Append::Not };
-    if bytes.is_empty() || bytes.len() > TRANSFER_MAX || !leased.appends() {
+    let bytes: usize = buffers.iter().map(|part| part.len()).sum();
+    if bytes == 0 || bytes > TRANSFER_MAX || !leased.appends() {
         return Append::Not;
     }
-    let (description, len) = (call.description, bytes.len() as u64);
+    let (description, len) = (call.description, bytes as u64);
     let appends = description.flags.load(Ordering::Relaxed) & libc::O_APPEND != 0;
-    let mut end = description.known_len.load(Ordering::Relaxed);
+    let mut end = call.known_len();
     loop {
         let start = match position {
             _ if appends => end,
@@ -107,20 +105,20 @@ fn append(call: &Call, leased: &LeasedFile, position: Position, buffers: &[&[u8]
         if moves && !call.moved(end, end + len) {
             return Append::Not;
         }
-        if leased.append(end, bytes, true) {
-            description.known_len.fetch_max(end + len, Ordering::Relaxed);
+        if leased.append(end, buffers, true) {
+            call.is_as_long_as(end + len);
             if position == Position::Current && appends {
                 description.position.store(end + len, Ordering::Relaxed);
             }
-            return Append::Done(bytes.len());
+            return Append::Done(bytes);
         }
         if moves {
             return Append::Claimed(end);
         }
         // Another thread may have appended first.
-        match description.known_len.load(Ordering::Relaxed) {
-            now if now == end => return Append::Not,
-            now => end = now,
+        match call.known_len() {
+            now if now > end => end = now,
+            _ => return Append::Not,
         }
     }
 }
@@ -137,15 +135,7 @@ fn write_logged(
     let description = call.description;
     let wanted: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
     let bytes_max = turn.bytes_max().min(TRANSFER_MAX as u64);
-    let mut left = usize::try_from(bytes_max).unwrap_or(usize::MAX);
-    let buffers: Buffers<'_> = buffers
-        .iter()
-        .map(|buffer| {
-            let take = buffer.len().min(left);
-            left -= take;
-            &buffer[..take]
-        })
-        .collect();
+    let buffers = up_to(usize::try_from(bytes_max).unwrap_or(usize::MAX), buffers.iter().copied());
     let bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
 
     let appends = description.flags.load(Ordering::Relaxed) & libc::O_APPEND != 0;
@@ -175,7 +165,7 @@ fn write_logged(
     };
     let write = || {
         start.checked_add(bytes).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::INVAL)?;
-        description.known_len.fetch_max(len, Ordering::Relaxed);
+        call.is_as_long_as(len);
         let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = buffers.iter().map(|part| IoSlice::new(part)).collect();
         let unapplied = turn.log(start, len, &slices)?;
         let filled = leased.cached().map_or(Ok(()), |file| file.fill_up_to(start));

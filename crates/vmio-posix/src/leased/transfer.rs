@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::fstat;
 use rustix::io::{Errno, pread, pwrite};
+use smallvec::SmallVec;
 
 use super::call::Call;
 use super::leased_file::LeasedFile;
@@ -14,12 +15,26 @@ use super::mode::is_strict;
 /// A write of up to this number of buffers allocates nothing, since signal handlers write, too.
 pub(super) const BUFFERS_ON_STACK: usize = 16;
 
+/// The buffers of a write.
+pub(super) type Buffers<'a> = SmallVec<[&'a [u8]; BUFFERS_ON_STACK]>;
+
 /// Whether vmio or Linux does a call.
 pub(crate) enum Way {
     /// vmio has done it, with this outcome.
     Done(Result<usize, Errno>),
     /// The kernel has to do it. While the value exists, the description does not change.
     Linux(Option<Call>),
+}
+
+/// Buffers without what is behind their first `most` bytes.
+pub(super) fn up_to<'a>(most: usize, buffers: impl Iterator<Item = &'a [u8]>) -> Buffers<'a> {
+    let mut left = most;
+    let cut = |buffer: &'a [u8]| {
+        let taken = &buffer[..buffer.len().min(left)];
+        left -= taken.len();
+        taken
+    };
+    buffers.map(cut).filter(|buffer| !buffer.is_empty()).collect()
 }
 
 /// Reads bytes of a leased file into buffers.
@@ -80,7 +95,7 @@ fn read_piece(
     let len = piece_len(leased, copyable_end, at, buffer.len());
     let part = &mut buffer[..len];
     let is_copied = at + len as u64 <= copyable_end && leased.read(fd, copyable_end, at, part);
-    if is_copied && call.was_long_enough(leased) {
+    if is_copied && call.bytes_that_count(leased, &(at..at + len as u64)) == len as u64 {
         return Ok(Piece { len, transferred: len });
     }
     if at < copyable_end {
@@ -115,12 +130,14 @@ fn write_piece(call: &Call, leased: &LeasedFile, fd: BorrowedFd<'_>, at: u64, bu
     let part = &buffer[..len];
     let is_copied = at + len as u64 <= copyable_end && leased.write(fd, copyable_end, at, part);
     // A signal handler that interrupts this call cannot wait for its end, and may have returned the lease: the kernel then writes again.
-    if is_copied && (leased.cached().is_none() || call.is_still_leased()) && call.was_long_enough(leased) {
+    let counts = is_copied && (leased.cached().is_none() || call.is_still_leased());
+    let kept = if counts { call.bytes_that_count(leased, &(at..at + len as u64)) as usize } else { 0 };
+    if counts && kept == len {
         return Ok(Piece { len, transferred: len });
     }
     let is_durable = is_strict() || call.description.flags.load(Ordering::Relaxed) & libc::O_DSYNC != 0;
     if at == copyable_end && leased.appends() {
-        if leased.append(at, part, is_durable) {
+        if leased.append(at, &[part], is_durable) {
             call.is_as_long_as(at + len as u64);
             return Ok(Piece { len, transferred: len });
         }
@@ -130,10 +147,27 @@ fn write_piece(call: &Call, leased: &LeasedFile, fd: BorrowedFd<'_>, at: u64, bu
     if at < copyable_end {
         leased.write_back()?;
     }
-    let transferred = pwrite(fd, part, at)?;
+    let written = match pwrite(fd, &part[kept..], at + kept as u64) {
+        Err(_) if kept > 0 => 0,
+        written => written?,
+    };
+    let transferred = kept + written;
     match leased.cached() {
         Some(file) => file.written_by_kernel(at, &part[..transferred]),
         None => call.is_as_long_as(at + transferred as u64),
     }
     Ok(Piece { len, transferred })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_transfers_no_more_than_the_kernel_would() {
+        let buffers = [&b"abc"[..], b"", b"defg", b"hi"];
+        let cut = |most| up_to(most, buffers.into_iter()).concat();
+        assert_eq!([cut(0), cut(2), cut(3), cut(6), cut(99)], [&b""[..], b"ab", b"abc", b"abcdef", b"abcdefghi"]);
+        assert_eq!(up_to(4, buffers.into_iter()).len(), 2);
+    }
 }

@@ -48,6 +48,15 @@ impl PersistentMap {
         Ok(PersistentMap { map, instructions, is_writable })
     }
 
+    /// Maps the first `len` bytes of a file of a mounted vmio-pmfs by a descriptor that stays open as long as anybody has it; `None` if it is another file, or this
+    /// process may not open the medium.
+    pub(crate) fn by_extents(file: Arc<OwnedFd>, len: usize, is_writable: bool) -> io::Result<Option<Self>> {
+        let instructions = Instructions::of_this_cpu().ok_or(io::ErrorKind::Unsupported)?;
+        signal::recover_copies()?;
+        let map = LeasedMap::by_own(file, 0, len, is_writable)?;
+        Ok(map.map(|map| PersistentMap { map: Map::Leased(map), instructions, is_writable }))
+    }
+
     /// The first byte.
     pub(crate) fn base(&self) -> *mut u8 {
         match &self.map {
@@ -134,6 +143,14 @@ impl PersistentMap {
         }
     }
 
+    /// Whether others may have taken something of a range away: [`LeasedMap::has_lost`].
+    pub(crate) fn has_lost(&self, before: u64, range: &Range<u64>) -> bool {
+        match &self.map {
+            Map::Kernel(_) => false,
+            Map::Leased(map) => map.has_lost(before, range),
+        }
+    }
+
     /// The map's own descriptor of a file of vmio-pmfs.
     pub(crate) fn file(&self) -> Option<Arc<OwnedFd>> {
         match &self.map {
@@ -148,7 +165,7 @@ impl PersistentMap {
     }
 
     /// Copies bytes in behind the end of the file, which is `end`, if there is room for all: [`LeasedMap::append`].
-    pub(crate) fn append(&self, end: u64, from: &[u8], durably: bool) -> bool {
+    pub(crate) fn append(&self, end: u64, from: &[&[u8]], durably: bool) -> bool {
         match &self.map {
             Map::Kernel(_) => false,
             Map::Leased(map) => map.append(end, from, durably, self.instructions),

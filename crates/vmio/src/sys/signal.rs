@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::cancellation::NotCancelled;
 use crate::sys::chained_action::{self, Chained};
 use crate::sys::errno::PreservedErrno;
+use crate::sys::extent_leases::stores_in_turn;
 use crate::sys::guest_mode::SignalsDeferred;
 #[cfg(target_arch = "x86_64")]
 use crate::sys::persistent_memory;
@@ -139,7 +140,12 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     // SAFETY: the kernel passes a valid siginfo and ucontext to an SA_SIGINFO handler.
     let (code, address, access) = unsafe { ((*info).si_code, (*info).si_addr() as usize, access_of(context)) };
     // Only BUS_ADRERR comes from a page fault; anything sent by kill() has a code of 0 or less.
-    let mut resolvers = RESOLVERS.iter().filter_map(OnceLock::get).filter(|_| code == libc::BUS_ADRERR);
+    // SAFETY: the context is the one that the kernel has passed to this handler.
+    let is_in_turn = stores_in_turn() && unsafe { landing_in(context) }.is_some();
+    let may_resolve =
+        |source: usize| code == libc::BUS_ADRERR && !(is_in_turn && source == FaultSource::Leases as usize);
+    let all = RESOLVERS.iter().enumerate().filter(|(source, _)| may_resolve(*source));
+    let mut resolvers = all.filter_map(|(_, resolver)| resolver.get());
     if resolvers.any(|resolve| resolve(address, access) == Resolution::Resolved) {
         return;
     }
@@ -161,14 +167,30 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
 /// `context` must be the ucontext that the kernel gave to a signal handler.
 #[cfg(target_arch = "x86_64")]
 unsafe fn end_copy(context: *mut libc::c_void) -> bool {
+    // SAFETY: by the caller.
+    let Some(landing) = (unsafe { landing_in(context) }) else { return false };
     // SAFETY: the caller vouches that the context is one that the kernel gave to a signal handler.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let instruction = &mut registers[libc::REG_RIP as usize];
-    let landing = persistent_memory::landing_of(*instruction as usize);
-    if let Some(landing) = landing {
-        *instruction = landing as i64;
-    }
-    landing.is_some()
+    registers[libc::REG_RIP as usize] = landing as i64;
+    true
+}
+
+/// Where the copy of persistent memory that was interrupted continues; `None` if there was none.
+///
+/// # Safety
+/// `context` must be the ucontext that the kernel gave to a signal handler.
+#[cfg(target_arch = "x86_64")]
+unsafe fn landing_in(context: *mut libc::c_void) -> Option<usize> {
+    // SAFETY: the caller vouches that the context is one that the kernel gave to a signal handler.
+    let instruction = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] };
+    persistent_memory::landing_of(instruction as usize)
+}
+
+/// # Safety
+/// No requirements: this architecture has no such copies.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn landing_in(_context: *mut libc::c_void) -> Option<usize> {
+    None
 }
 
 /// # Safety

@@ -1,5 +1,6 @@
 //! Appends without a system call: to blocks behind the end of the file, which the server has leased for that.
 
+use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +12,16 @@ use super::medium_slot::MediumSlot;
 use super::slots::Slots;
 
 const NO_SLOT: u32 = u32::MAX;
+thread_local! {
+    /// Whether the thread stores while it keeps others from appending. Constant, so that a handler can look.
+    static STORES_IN_TURN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the thread stores while it keeps others from appending: its copies must not wait for leases.
+pub(crate) fn stores_in_turn() -> bool {
+    STORES_IN_TURN.get()
+}
+
 /// The part of a file behind its end that this process may fill. One thread at a time appends.
 pub(super) struct Growth {
     room: Room,
@@ -104,6 +115,15 @@ impl Turn<'_> {
             Some(word) if !durably || self.growth.durable_word().is_some() => self.turn.behind(word, end),
             _ => 0,
         }
+    }
+
+    /// Makes a copy that fails where it meets a part without a lease. A lease may take until the server has others back, and the server may be waiting for
+    /// the end of this turn.
+    pub(super) fn without_leases<T>(&self, copy: impl FnOnce() -> T) -> T {
+        let before = STORES_IN_TURN.replace(true);
+        let copied = copy();
+        STORES_IN_TURN.set(before);
+        copied
     }
 
     fn slot(&self) -> Option<u32> {

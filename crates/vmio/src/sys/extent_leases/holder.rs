@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -32,6 +33,9 @@ const GREETED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The holders of this process.
 static HOLDERS: PerProcess<Mutex<Holders>> = PerProcess::new();
+
+/// Whether this process, or one before it, has ever wanted one.
+static HAVE_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// By the device number of the mount, and whether they store.
 type Holders = HashMap<(u64, bool), Arc<Holder>>;
@@ -61,6 +65,28 @@ struct State {
     is_over: bool,
 }
 
+/// While it exists, no holder begins. A thread that forks has it, so that the child knows all descriptors of its parent's holders.
+pub(crate) struct HeldHolders(Option<MutexGuard<'static, Holders>>);
+
+/// Waits for holders that are beginning.
+pub(crate) fn hold_holders() -> HeldHolders {
+    // Without memory for the list there are none. Most programs have none, and make no list.
+    let has_begun = HAVE_BEGUN.load(Ordering::SeqCst);
+    HeldHolders(has_begun.then(|| HOLDERS.get().ok().map(lock)).flatten())
+}
+
+impl HeldHolders {
+    /// Closes the descriptors of the parent's holders, in a child just after its fork. With the connection, the parent's leases would stay after its end;
+    /// with the medium, its lock.
+    pub(crate) fn close_in_child(self) {
+        let holders = self.0.iter().flat_map(|holders| holders.values());
+        for fd in holders.flat_map(|holder| holder.descriptors()) {
+            // SAFETY: the child has its parent's descriptors, and drops none of these values: the list of holders is never freed.
+            unsafe { rustix::io::close(fd.as_raw_fd()) };
+        }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -82,6 +108,7 @@ impl Holder {
     pub(super) fn of(file: BorrowedFd<'_>, device: u64, stores: bool) -> io::Result<Option<Arc<Holder>>> {
         let Some(mount) = mount_of(file) else { return Ok(None) };
         let _signals = SignalsBlocked::new();
+        HAVE_BEGUN.store(true, Ordering::SeqCst);
         let mut holders = lock(HOLDERS.get()?);
         if let Some(holder) = holders.get(&(device, stores)).filter(|holder| !lock(&holder.state).is_over) {
             return Ok(Some(Arc::clone(holder)));

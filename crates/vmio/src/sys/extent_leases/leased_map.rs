@@ -6,38 +6,34 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{OFlags, fcntl_getfl, fstat, fsync};
+use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::ioctl::{Setter, Updater, ioctl};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect};
 use vmio_pmfs_protocol::{Grant, LEASE, RETURN, Request};
 
-use super::growth::{Growth, Turn};
-use super::holder::Holder;
+use super::blocks::{block_at, blocks_of, of_huge_page};
+use super::changes::Changes;
+use super::extent_count::ExtentCount;
+use super::growth::Growth;
+use super::holder::{Holder, is_of_pmfs};
 use super::protections::Protections;
+use super::showing::showing;
+use crate::sys::PAGE_BYTES;
 use crate::sys::address_table::{AddressTable, GRANULE_BYTES};
 use crate::sys::fork::Generation;
-use crate::sys::persistent_memory::Instructions;
 use crate::sys::reservation::Reservation;
 use crate::sys::signal::{self, FaultAccess, FaultSource, Resolution, SignalsBlocked};
-use crate::sys::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
 /// The maps by their addresses.
 static MAPS: AddressTable<Pieces> = AddressTable::new();
-/// Held while a part of any map gets something else to show. A thread that forks may hold it: the child then inherits no extent.
-static SHOWING: Mutex<()> = Mutex::new(());
-/// How many extents the maps of this process have, about.
-static EXTENTS: AtomicU64 = AtomicU64::new(0);
 
 /// Descriptors of maps have numbers from here on, if the process may have such.
 const OWN_NUMBERS: i32 = 512;
-/// The most extents of all maps, of Linux's default for the mappings of a process (65,530): a file that lies in more pieces is the kernel's.
-const EXTENTS_MAX: u64 = 32_000;
 /// How often a lease is asked for while the server takes others back, and how long to wait in between.
 const ATTEMPTS_MAX: u32 = 60_000;
 const ATTEMPT_EVERY: Duration = Duration::from_millis(1);
@@ -75,23 +71,22 @@ pub(super) struct Pieces {
     pub(super) is_writable: bool,
     pub(super) is_synchronous: bool,
     generation: Generation,
-    /// Changed while [`SHOWING`] is held.
+    /// Changed by whoever may let a part show something else.
     protections: Mutex<Protections>,
     /// Held while addresses get something else to show.
     changing: Mutex<()>,
     /// How often a part was taken away.
     taken_away: AtomicU64,
-    /// How often a part was taken away or leased. Between a loss and the next lease of a part, nobody tells of cuts behind it.
-    changes: AtomicU64,
-    /// How many of [`EXTENTS`] are of this map.
-    extents: AtomicU64,
-    growth: Growth,
+    /// Between a loss and the next lease of a part, nobody tells of cuts behind it.
+    changes: Changes,
+    extents: ExtentCount,
+    pub(super) growth: Growth,
     /// The whole range shows the kernel's page cache: the server grants no leases while another program has the file mapped that way.
-    is_cached: AtomicBool,
+    pub(super) is_cached: AtomicBool,
 }
 
 /// The part of a file that one attempt has mapped.
-enum Placed {
+pub(super) enum Placed {
     /// Blocks from the first one wanted up to here; holes among them show nothing.
     UpTo(u32),
     /// The kernel serves the whole range from now on.
@@ -109,6 +104,21 @@ impl LeasedMap {
         len: usize,
         is_writable: bool,
     ) -> io::Result<Option<LeasedMap>> {
+        if !is_of_pmfs(file) {
+            return Ok(None);
+        }
+        // Programs expect the lowest numbers for themselves.
+        let own = fcntl_dupfd_cloexec(file, OWN_NUMBERS).or_else(|_| fcntl_dupfd_cloexec(file, 0))?;
+        Self::by_own(Arc::new(own), offset, len, is_writable)
+    }
+
+    /// The same by a descriptor that stays open as long as anybody has it.
+    pub(crate) fn by_own(
+        file: Arc<OwnedFd>,
+        offset: u64,
+        len: usize,
+        is_writable: bool,
+    ) -> io::Result<Option<LeasedMap>> {
         let len = len.next_multiple_of(GRANULE_BYTES);
         let protections = Protections::of(len, access(is_writable));
         Self::begin(file, Wanted { offset, len, at_once: len, is_writable, protections, is_synchronous: true }, None)
@@ -116,20 +126,21 @@ impl LeasedMap {
 
     /// The same with more choice: at addresses of its own, or over a mapping that a child forked just now has inherited.
     pub(super) fn begin(
-        file: BorrowedFd<'_>,
+        file: Arc<OwnedFd>,
         wanted: Wanted,
         over: Option<Reservation>,
     ) -> io::Result<Option<LeasedMap>> {
         let Wanted { offset, len, at_once, is_writable, protections, is_synchronous } = wanted;
-        let mode = fcntl_getfl(file)? & OFlags::RWMODE;
+        let mode = fcntl_getfl(&file)? & OFlags::RWMODE;
         if mode != OFlags::RDWR && is_writable == (mode == OFlags::RDONLY) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let stat = fstat(file)?;
-        let Some(holder) = Holder::of(file, stat.st_dev, is_writable)? else { return Ok(None) };
+        let stat = fstat(&file)?;
+        let Some(holder) = Holder::of(file.as_fd(), stat.st_dev, is_writable)? else { return Ok(None) };
         let first_block = u32::try_from(offset / PAGE_BYTES as u64).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let nothing = holder.nothing.as_fd();
         let access = ProtFlags::empty();
+        let is_over = over.is_some();
         let mut range = match over {
             Some(range) => range,
             None => Reservation::of_file_at_multiple(nothing, 0, len, GRANULE_BYTES, access, MapFlags::SHARED)?,
@@ -138,8 +149,7 @@ impl LeasedMap {
         let pieces = Arc::new(Pieces {
             range,
             first_block,
-            // Programs expect the lowest numbers for themselves.
-            file: Arc::new(fcntl_dupfd_cloexec(file, OWN_NUMBERS).or_else(|_| fcntl_dupfd_cloexec(file, 0))?),
+            file,
             ino: stat.st_ino,
             is_writable,
             is_synchronous: is_synchronous && holder.persistence.is_synchronous(),
@@ -147,8 +157,8 @@ impl LeasedMap {
             protections: Mutex::new(protections),
             changing: Mutex::default(),
             taken_away: AtomicU64::new(0),
-            changes: AtomicU64::new(0),
-            extents: AtomicU64::new(0),
+            changes: Changes::new(),
+            extents: ExtentCount::none()?,
             growth: Growth::new(),
             is_cached: AtomicBool::new(false),
             holder,
@@ -164,8 +174,17 @@ impl LeasedMap {
         }
         let map = LeasedMap { pieces };
         let pieces = &map.pieces;
-        MAPS.insert(pieces.range.addresses(), pieces)?;
-        pieces.show(0, len, MapFlags::SHARED, pieces.holder.nothing.as_fd(), 0)?;
+        let begun = MAPS.insert(pieces.range.addresses(), pieces).and_then(|()| {
+            // The kernel's mapping, if there is one, ends here.
+            pieces.show(0, len, MapFlags::SHARED, pieces.holder.nothing.as_fd(), 0)
+        });
+        if let Err(error) = begun {
+            if is_over {
+                let _changing = lock(&pieces.changing);
+                pieces.leave_to_kernel();
+            }
+            return Err(error);
+        }
         let end = (stat.st_size as u64).saturating_sub(offset).min(at_once as u64);
         // If others have cut the file meanwhile, touches of it find that out.
         _ = map.pieces.place_all(&(0..end), false);
@@ -207,39 +226,14 @@ impl LeasedMap {
     #[inline]
     pub(crate) fn cuts(&self) -> Option<u64> {
         let pieces = &self.pieces;
-        (!pieces.is_cached.load(Ordering::Acquire)).then(|| pieces.changes.load(Ordering::SeqCst))
+        (!pieces.is_cached.load(Ordering::Acquire)).then(|| pieces.changes.now())
     }
 
-    /// Stores bytes behind the end of the file, which is `end`, and makes them part of it: all, or none if there is no room. Others see them from
-    /// then on. With `durably` they are durable when this returns.
-    pub(crate) fn append(&self, end: u64, bytes: &[u8], durably: bool, instructions: Instructions) -> bool {
-        let pieces = &*self.pieces;
-        if bytes.is_empty() || !pieces.is_writable || pieces.is_cached.load(Ordering::Acquire) {
-            return false;
-        }
-        let (Some(turn), Some(offset)) = (pieces.growth.turn(), pieces.offset_of_byte(end, bytes.len())) else {
-            return false;
-        };
-        let room = match turn.room(&pieces.holder.slots, end, durably) {
-            0 => pieces.lease_to_grow(&turn, end, durably),
-            room => room,
-        };
-        let (to, len) = (pieces.range.base().wrapping_add(offset), bytes.len() as u64);
-        // SAFETY: the range has these addresses, mapped for stores. This ends with a fence: no length is durable before its bytes.
-        let is_stored = room >= len && unsafe { instructions.store(to, bytes) }.is_ok();
-        if !is_stored || !turn.stored(&pieces.holder.slots, end, end + len) {
-            return false;
-        }
-        if let Some(word) = turn.durable_word() {
-            let word = ptr::from_ref(word) as usize;
-            // SAFETY: the word is of the medium, mapped as its persistence wants it.
-            let written = unsafe { instructions.write_back(word..word + size_of::<AtomicU64>()) };
-            if written.is_err() {
-                // The bytes are the file's already. The server makes its length durable otherwise.
-                _ = fsync(&pieces.file);
-            }
-        }
-        true
+    /// Whether others may have taken something of a range of bytes away since [`Self::cuts`] was `before`.
+    pub(crate) fn has_lost(&self, before: u64, range: &Range<u64>) -> bool {
+        let pieces = &self.pieces;
+        let last = range.end.saturating_sub(1) / PAGE_BYTES as u64 + u64::from(pieces.first_block);
+        pieces.changes.has_lost(before, u32::try_from(last).unwrap_or(u32::MAX))
     }
 
     /// Fills the page tables for a range of bytes, as loads would. Holes get blocks if the map is for stores.
@@ -294,13 +288,12 @@ fn resolve(address: usize, _: FaultAccess) -> Resolution {
         return Resolution::Declined;
     }
     let offset = address - pieces.range.base() as usize;
-    let block = pieces.first_block + (offset / PAGE_BYTES) as u32;
-    let per_page = (HUGE_PAGE_BYTES / PAGE_BYTES) as u32;
-    let first = block / per_page * per_page;
-    let mut next = first.max(pieces.first_block);
+    let Some(block) = block_at(pieces.first_block, offset as u64) else { return Resolution::Declined };
+    let around = of_huge_page(block);
+    let mut next = around.start.max(pieces.first_block);
     // An answer may have too few extents to reach the block.
     while next <= block {
-        match pieces.place(next..first + per_page, pieces.is_writable) {
+        match pieces.place(next..around.end, pieces.is_writable) {
             Placed::UpTo(end) if end > next => next = end,
             Placed::ByKernel => return Resolution::Resolved,
             _ => return Resolution::Declined,
@@ -312,8 +305,9 @@ fn resolve(address: usize, _: FaultAccess) -> Resolution {
 impl Pieces {
     /// Maps what a range of bytes has, as far as it reaches. With `fill` holes get blocks.
     pub(super) fn place_all(&self, range: &Range<u64>, fill: bool) -> io::Result<()> {
-        let block = |byte: u64| self.first_block + (byte / PAGE_BYTES as u64) as u32;
-        let (mut next, end) = (block(range.start), block(range.end.next_multiple_of(PAGE_BYTES as u64)));
+        let Some(Range { start: mut next, end }) = blocks_of(self.first_block, range) else {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        };
         while next < end && !self.is_cached.load(Ordering::Acquire) {
             match self.place(next..end, fill) {
                 Placed::UpTo(to) if to > next => next = to,
@@ -346,7 +340,7 @@ impl Pieces {
     /// Asks for a lease, which is to be mapped while the lock is held. EAGAIN if it was taken back by then.
     ///
     /// The lock is not held meanwhile: the holder's thread needs it to answer recalls, for which the server may wait before it answers this.
-    fn ask(&self, request: &Request, grant: &mut Grant) -> Result<MutexGuard<'_, ()>, Errno> {
+    pub(super) fn ask(&self, request: &Request, grant: &mut Grant) -> Result<MutexGuard<'_, ()>, Errno> {
         // A forked child has other memory here.
         if !self.generation.is_current() {
             return Err(Errno::FAULT);
@@ -356,48 +350,20 @@ impl Pieces {
         // SAFETY: the server reads the request and writes a grant, which have as many bytes.
         unsafe { ioctl(&self.file, Updater::<{ LEASE }, Grant>::new(grant))? };
         let changing = lock(&self.changing);
-        self.changes.fetch_add(1, Ordering::SeqCst);
+        self.changes.granted();
         if self.taken_away.load(Ordering::SeqCst) != before {
             return Err(Errno::AGAIN);
         }
         Ok(changing)
     }
 
-    /// Asks for blocks behind the end of the file and maps them. Returns how many bytes they have.
-    fn lease_to_grow(&self, turn: &Turn<'_>, end: u64, durably: bool) -> u64 {
-        let _signals = SignalsBlocked::new();
-        let Some(slot) = turn.slot_for(&self.holder.slots, end) else { return 0 };
-        let (mut grant, holder) = (Grant::empty(), self.holder.number);
-        let request = if durably { Request::to_grow_durably(holder, slot) } else { Request::to_grow(holder, slot) };
-        let Ok(_changing) = self.ask(&request, &mut grant) else { return 0 };
-        // The server may look at another word from now on, which this process may fail to map.
-        turn.has_room_up_to(0);
-        // Another length: then it is the kernel that knows better.
-        if grant.size != end
-            || !turn.says_lengths_at(&self.holder, grant.slot_at(), end)
-            || !matches!(self.map_extents(&grant, true), Placed::UpTo(_))
-        {
-            return 0;
-        }
-        let room_end = u64::from(grant.blocks().end) * PAGE_BYTES as u64;
-        turn.has_room_up_to(room_end);
-        room_end.saturating_sub(end)
-    }
-
-    /// Where bytes of the file are in the range, if all of them are.
-    fn offset_of_byte(&self, at: u64, len: usize) -> Option<usize> {
-        let offset = at.checked_sub(u64::from(self.first_block) * PAGE_BYTES as u64)? as usize;
-        (offset.checked_add(len)? <= self.range.len()).then_some(offset)
-    }
-
-    fn map_extents(&self, grant: &Grant, fill: bool) -> Placed {
+    pub(super) fn map_extents(&self, grant: &Grant, fill: bool) -> Placed {
         let flags = if self.is_synchronous { self.holder.map_flags() } else { MapFlags::SHARED };
         let granted = grant.blocks();
         let mut there = 0;
         // The kernel has a limit for the number of mappings, behind which it cannot even take one away (vm.max_map_count).
         let more = grant.extents().len() as u64;
-        self.extents.fetch_add(more, Ordering::Relaxed);
-        if EXTENTS.fetch_add(more, Ordering::Relaxed) > EXTENTS_MAX {
+        if !self.extents.add(more) {
             return self.leave_to_kernel();
         }
         for extent in grant.extents() {
@@ -433,7 +399,7 @@ impl Pieces {
         if self.show(0, self.range.len(), MapFlags::SHARED, self.file.as_fd(), from).is_err() {
             return Placed::Nothing;
         }
-        self.has_no_extents();
+        self.extents.clear();
         self.is_cached.store(true, Ordering::Release);
         Placed::ByKernel
     }
@@ -447,7 +413,7 @@ impl Pieces {
         self.growth.end(&self.holder.slots);
         let _changing = lock(&self.changing);
         self.taken_away.fetch_add(1, Ordering::SeqCst);
-        self.changes.fetch_add(1, Ordering::SeqCst);
+        self.changes.lost(from_block);
         if self.is_cached.load(Ordering::Acquire) {
             return;
         }
@@ -460,7 +426,7 @@ impl Pieces {
             }
         }
         if at == 0 {
-            self.has_no_extents();
+            self.extents.clear();
         }
     }
 
@@ -469,15 +435,11 @@ impl Pieces {
         self.taken_away.load(Ordering::SeqCst) > 0 || self.is_cached.load(Ordering::SeqCst)
     }
 
-    fn has_no_extents(&self) {
-        EXTENTS.fetch_sub(self.extents.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-    }
-
     /// Changes the accesses that a part of the range allows.
     pub(super) fn protect(&self, part: Range<usize>, access: ProtFlags) -> io::Result<()> {
         assert!(part.end <= self.range.len(), "{part:?} of a range of {}", self.range.len());
         let _signals = SignalsBlocked::new();
-        let _showing = lock(&SHOWING);
+        let _showing = showing();
         lock(&self.protections).set(part.clone(), access);
         let address = self.range.base().wrapping_add(part.start).cast();
         // SAFETY: the range is ours, and safe code has only pointers to it.
@@ -498,7 +460,7 @@ impl Pieces {
     /// Lets a part of the range show a part of a file.
     fn show(&self, at: usize, len: usize, flags: MapFlags, file: BorrowedFd<'_>, from: u64) -> io::Result<()> {
         assert!(at + len <= self.range.len(), "{len} bytes at {at} of a range of {}", self.range.len());
-        let _showing = lock(&SHOWING);
+        let _showing = showing();
         let protections = lock(&self.protections);
         let address = |at: usize| self.range.base().wrapping_add(at).cast();
         let show = |flags: MapFlags, file: BorrowedFd<'_>, from: u64| {
@@ -521,9 +483,4 @@ impl Pieces {
         unsafe { madvise(address(at), len, Advice::LinuxDontFork)? };
         Ok(())
     }
-}
-
-/// While it exists no map shows anything else: a child that is forked meanwhile inherits no extent.
-pub(crate) fn hold_still() -> MutexGuard<'static, ()> {
-    lock(&SHOWING)
 }

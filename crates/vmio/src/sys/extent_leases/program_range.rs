@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use vmio_pmfs_protocol::Persistence;
 
 use super::leased_map::{LeasedMap, Wanted};
@@ -46,7 +46,7 @@ impl Allowed {
 impl ProgramRange {
     /// Maps bytes of a file, which may reach beyond its end; `None` if this process gets no leases of it.
     pub(crate) fn new(
-        file: BorrowedFd<'_>,
+        file: Arc<OwnedFd>,
         bytes: Range<u64>,
         is_writable: bool,
         allowed: Allowed,
@@ -163,13 +163,18 @@ impl ProgramRange {
 
     /// In a forked child, which does not have its parent's range: has the kernel map the file there. Makes no allocation.
     pub(crate) fn inherit(&self) -> io::Result<()> {
+        // The kernel refuses where something is mapped already.
+        self.map_by_kernel(MapFlags::FIXED_NOREPLACE)
+    }
+
+    fn map_by_kernel(&self, how: MapFlags) -> io::Result<()> {
         let pieces = &self.map.pieces;
         let (base, first) = (pieces.range.base(), u64::from(pieces.first_block) * PAGE_BYTES as u64);
         pieces.with_protections(|protections| {
             protections.parts(0..pieces.range.len()).try_for_each(|(part, access)| {
                 let (at, from) = (base.wrapping_add(part.start).cast(), first + part.start as u64);
-                let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
-                // SAFETY: the kernel refuses where something is mapped already.
+                let flags = MapFlags::SHARED | MapFlags::NORESERVE | how;
+                // SAFETY: the child has nothing else at these addresses, says the caller or the kernel.
                 unsafe { mmap(at, part.len(), access, flags, pieces.file.as_fd(), from) }.map(drop)
             })
         })?;
@@ -193,8 +198,13 @@ impl ProgramRange {
             protections: pieces.protections(),
             is_synchronous: pieces.is_synchronous,
         };
-        let map = LeasedMap::begin(pieces.file.as_fd(), wanted, Some(over))?;
-        Ok(map.map(|map| {
+        let adopted = LeasedMap::begin(Arc::clone(&pieces.file), wanted, Some(over));
+        if !matches!(adopted, Ok(Some(_))) {
+            // The kernel's mapping is there, whole. The child's own children have it, too.
+            // SAFETY: the range is the child's; the advice changes no contents.
+            unsafe { madvise(pieces.range.base().cast(), pieces.range.len(), Advice::LinuxDoFork)? };
+        }
+        Ok(adopted?.map(|map| {
             map.pieces.range.take_over();
             let has_allowed_stores = AtomicBool::new(self.has_allowed_stores.load(Ordering::Acquire));
             ProgramRange { map, lead: self.lead, len: self.len, has_allowed_stores }
