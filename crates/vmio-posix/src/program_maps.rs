@@ -421,9 +421,13 @@ pub(crate) fn before_sync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     if !are_there() {
         return Ok(());
     }
-    let identity = identity_of(&fstat(fd)?);
     let _no_handlers = SignalsBlocked::new();
     let maps = lock(&MAPS);
+    // To ask for the file takes a round trip to the server.
+    if maps.iter().all(|one| one.map.medium_to_sync().is_none()) {
+        return Ok(());
+    }
+    let identity = identity_of(&fstat(fd)?);
     match maps.iter().filter(|one| one.identity == identity).find_map(|one| one.map.medium_to_sync()) {
         Some(medium) => fdatasync(medium),
         None => Ok(()),

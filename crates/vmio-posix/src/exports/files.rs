@@ -96,32 +96,27 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
     unsafe { lseek(fd, offset, whence) }
 }
 
-/// Prepares mapped files for a flush of one by the kernel, or does the flush.
-fn flushed(fd: c_int) -> Answer<()> {
-    if program_maps::are_there()
-        && let Some(Err(error)) = of_file(fd, |fd| Some(program_maps::before_sync(fd)))
-    {
-        return Some(Err(error));
-    }
-    of_mapped(fd, transfer::sync)
+/// Flushes a file: the mode does, or the cache, or Linux.
+fn synced(fd: c_int, linux: unsafe fn(c_int) -> c_int) -> c_int {
+    let stored = match program_maps::are_there() {
+        true => of_file(fd, |fd| program_maps::before_sync(fd).err().map(Err)),
+        false => None,
+    };
+    returned_status(stored)
+        .or_else(|| synced_by_mode(fd))
+        .or_else(|| returned_status(of_mapped(fd, transfer::sync)))
+        // SAFETY: the call does not access memory.
+        .unwrap_or_else(|| unsafe { linux(fd) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fsync(fd: c_int) -> c_int {
-    if let Some(status) = synced_by_mode(fd) {
-        return status;
-    }
-    // SAFETY: by the caller.
-    returned_status(flushed(fd)).unwrap_or_else(|| unsafe { real::fsync(fd) })
+    synced(fd, real::fsync)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
-    if let Some(status) = synced_by_mode(fd) {
-        return status;
-    }
-    // SAFETY: by the caller.
-    returned_status(flushed(fd)).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
+    synced(fd, real::fdatasync)
 }
 
 /// Writes back all cached files, for a call by which the kernel flushes everything.

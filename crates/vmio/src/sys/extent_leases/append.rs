@@ -41,6 +41,8 @@ impl LeasedMap {
 
     fn try_append(&self, end: u64, parts: &[&[u8]], durably: bool, instructions: Instructions) -> Attempt {
         let pieces = &*self.pieces;
+        // It costs little there, and then no sync has anything to do.
+        let durably = durably || self.is_synchronous();
         let len: usize = parts.iter().map(|part| part.len()).sum();
         if len == 0 || !pieces.is_writable || pieces.is_cached.load(Ordering::Acquire) {
             return Attempt::Not;
