@@ -35,7 +35,7 @@ impl LockCalls {
 
     /// Keeps the program from taking locks; `None` if it is about to take one. Signals must be blocked.
     pub(crate) fn exclude(&self) -> Option<NoLockCalls<'_>> {
-        self.0.compare_exchange(0, CLOSES, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(NoLockCalls(self))
+        self.0.compare_exchange(0, CLOSES, Ordering::AcqRel, Ordering::Relaxed).is_ok().then(|| NoLockCalls(self))
     }
 
     /// Forgets the calls of the parent's other threads, in a forked child.

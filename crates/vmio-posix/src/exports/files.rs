@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use libc::{flock, off_t, size_t, ssize_t};
 
 use super::{by_mode, durably, is_of_mode, of_file, of_mapped, returned_error, returned_status};
-use crate::entry::{self, Answer};
+use crate::entry;
 use crate::errno::Errno;
 use crate::files_kept_open;
 use crate::leased::{self, Suspension};

@@ -142,7 +142,7 @@ fn write_logged(
     // The log says where the end is. Nobody may move it without the log before the file has the bytes.
     let _alone = if appends { Some(leased.without_appends().ok_or(Errno::AGAIN)?) } else { None };
     // A lower bound will do for a write within it: earlier writes behind it are in the log.
-    let known_len = description.known_len.load(Ordering::Relaxed);
+    let known_len = call.known_len();
     let len_before = |start: u64| match start.checked_add(bytes) {
         Some(end) if end <= known_len => Ok(known_len),
         _ => Ok(fstat(fd)?.st_size as u64),
