@@ -8,7 +8,7 @@ use crate::format::growth_slot::{GrowthSlot, SLOT_BYTES, Said};
 use crate::inodes::growth_slots::{self, DAMAGED};
 use crate::inodes::loaded::Loaded;
 
-/// What was found in the slots of growing files.
+/// The outcome of a look at the slots of growing files.
 #[derive(Default)]
 pub(crate) struct Appended {
     /// Files that have become longer.
