@@ -91,7 +91,7 @@ unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int
     placed(unsafe { of_message(message) }, || unsafe { real::sendmsg(socket, message, flags) })
 }
 
-/// What `recv` is with `_FORTIFY_SOURCE`.
+/// `recv` of programs with `_FORTIFY_SOURCE`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __recv_chk(
     socket: c_int,

@@ -128,7 +128,7 @@ impl Call {
 
     /// The file is at least this long, says what this call has done.
     pub(super) fn is_as_long_as(&self, len: u64) {
-        // If others have cut it since, nobody looks for a length after so few cuts.
+        // If others have cut it since, nobody looks for the length from before.
         if let Some(cuts) = self.cuts {
             self.description.known_length.grow(len, cuts);
         }

@@ -22,7 +22,7 @@ impl KnownLength {
         KnownLength { changes: AtomicU64::new(0), len: AtomicU64::new(0), cuts: AtomicU64::new(NOT_LEARNT) }
     }
 
-    /// The length, if it was learnt after so many cuts.
+    /// The length, if it was learnt after this number of cuts.
     #[inline]
     pub(super) fn after(&self, cuts: u64) -> Option<u64> {
         let before = self.changes.load(Ordering::Acquire);
@@ -32,12 +32,12 @@ impl KnownLength {
         (is_whole && learnt_after == cuts).then_some(len)
     }
 
-    /// The file is at least this long after so many cuts.
+    /// The file is at least this long after this number of cuts.
     pub(super) fn learn(&self, len: u64, cuts: u64) {
         self.change(|now| (now.1 != cuts || now.0 < len).then_some((len, cuts)));
     }
 
-    /// The same, if the length after so many cuts is known: else a call asks the kernel.
+    /// The same, if the length after these cuts is known: else a call asks the kernel.
     pub(super) fn grow(&self, len: u64, cuts: u64) {
         if self.after(cuts).is_none_or(|now| now < len) {
             self.change(|now| (now.1 == cuts && now.0 < len).then_some((len, cuts)));

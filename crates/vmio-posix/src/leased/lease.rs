@@ -127,7 +127,7 @@ fn take_by(
     taken
 }
 
-/// What decides whether a file is served, and how.
+/// The facts that decide whether a file is served, and how.
 struct About {
     path: PathBuf,
     flags: OFlags,

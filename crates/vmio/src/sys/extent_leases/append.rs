@@ -82,7 +82,7 @@ impl LeasedMap {
     }
 }
 
-/// Loads a byte of each page. What is not leased yet is then.
+/// Loads a byte of each page. Afterwards they are leased.
 fn touch(bytes: &[u8], instructions: Instructions) -> Result<(), Refused> {
     let mut loaded = [0];
     let mut rest = bytes;

@@ -1,4 +1,4 @@
-//! What others have taken away from a map, and how often parts of it were leased.
+//! The parts that others have taken away from a map, and how often parts of it were leased.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
