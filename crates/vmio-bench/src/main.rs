@@ -39,6 +39,7 @@ Examples:
   vmio-bench kv --dir /data --records 1000000          vmio-kv beside other key-value stores
   vmio-bench all                                       all of these, and docs/benchmarks/README.md anew
   vmio-bench age --folder /mnt                         free extents of 2 MiB in an aged file system
+  vmio-bench files --folder /mnt                       many files: filebench's profiles in small, and single calls
   vmio-bench render ratios                             a page of docs/benchmarks, from its figures
 
 posix, programs and heap run the `vmio` beside this program: cargo build --release -p vmio-cli -p vmio-bench
@@ -93,6 +94,7 @@ enum Command {
     Programs(scenarios::programs::ProgramsArgs),
     Heap(scenarios::heap::HeapArgs),
     Age(scenarios::age::AgeArgs),
+    Files(scenarios::files::FilesArgs),
     Kv(Box<kv::KvBenchArgs>),
     All(claims::AllArgs),
     Render(pages::RenderArgs),
@@ -145,6 +147,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Programs(args) => scenarios::programs::run(&args),
         Command::Heap(args) => scenarios::heap::run(&args),
         Command::Age(args) => scenarios::age::run(&args),
+        Command::Files(args) => scenarios::files::run(&args),
         Command::Kv(args) => kv::run(&args, &Peers),
         Command::All(args) => claims::run(&args),
         Command::Render(args) => pages::run(&args),

@@ -74,6 +74,20 @@ fn ageing_measures_the_free_space_at_each_level() -> TestResult {
 }
 
 #[test]
+fn files_has_a_figure_for_each_work_and_number_of_threads() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let few = ["--secs", "0.05", "--files", "100", "--count", "20", "--rounds", "1", "--threads", "1,2"];
+    let which = ["files", "--folder", text(dir.path()), "--profiles", "varmail", "--calls", "unlink"];
+    let results = bench(&[&which[..], &few].concat())?;
+    let found: Vec<_> = results.iter().map(|result| (result["work"].as_str(), result["threads"].as_u64())).collect();
+    let expected = [("varmail", 1), ("varmail", 2), ("unlink", 1), ("unlink", 2)];
+    assert_eq!(found, expected.map(|(work, threads)| (Some(work), Some(threads))));
+    assert!(results.iter().all(|result| result["ops_per_s"].as_f64().is_some_and(|ops| ops > 0.0)), "{results:?}");
+    assert_eq!(fs::read_dir(dir.path())?.count(), 0, "the files are removed");
+    Ok(())
+}
+
+#[test]
 fn searches_find_the_same_wherever_their_heap_is() -> TestResult {
     if !beside("vmio").is_file() {
         return leave_out("vmio is not built beside vmio-bench: cargo build -p vmio-cli");

@@ -24,6 +24,7 @@ mod pmfs_leases;
 mod pmfs_offline;
 mod pmfs_posix;
 mod pmfs_program_maps;
+mod pmfs_programs;
 mod pmfs_random;
 mod pmfs_ranges;
 mod pmfs_run;

@@ -10,28 +10,45 @@ use crate::common::{TestResult, succeeded, vmio};
 use crate::pmfs::{Mounted, can_mount, fsck};
 
 /// A mounted file system, and a folder in it for each run of a program.
-struct Lab {
+pub struct Lab {
     dir: tempfile::TempDir,
     image: PathBuf,
     mounted: Mounted,
 }
 
 impl Lab {
-    fn new() -> Result<Lab, Box<dyn std::error::Error>> {
-        let dir = tempfile::tempdir()?;
+    pub fn new() -> Result<Lab, Box<dyn std::error::Error>> {
+        Self::made(tempfile::tempdir()?, "512M")
+    }
+
+    /// The image lies in memory: no flush waits for a device.
+    pub fn in_memory(size: &str) -> Result<Lab, Box<dyn std::error::Error>> {
+        Self::made(tempfile::tempdir_in("/dev/shm")?, size)
+    }
+
+    fn made(dir: tempfile::TempDir, size: &str) -> Result<Lab, Box<dyn std::error::Error>> {
         let image = dir.path().join("image");
-        succeeded(vmio().args(["pmfs", "mkfs", "--size", "512M"]).arg(&image))?;
+        succeeded(vmio().args(["pmfs", "mkfs", "--size", size]).arg(&image))?;
         let mounted = Mounted::new(&image, &dir.path().join("mounted"))?;
         Ok(Lab { dir, image, mounted })
     }
 
-    fn folder(&self, name: &str) -> Result<PathBuf, Box<dyn std::error::Error>> {
+    /// The folder with the image and the mount in it.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
+    pub fn folder(&self, name: &str) -> Result<PathBuf, Box<dyn std::error::Error>> {
         let folder = self.dir.path().join("mounted").join(name);
         fs::create_dir(&folder)?;
         Ok(folder)
     }
 
-    fn end(self) -> TestResult {
+    pub fn end(self) -> TestResult {
         self.mounted.unmount()?;
         fsck(&self.image)
     }

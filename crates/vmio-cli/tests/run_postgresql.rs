@@ -14,17 +14,17 @@ use crate::common::{TestResult, succeeded};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A database in a folder, with its socket.
-struct Postgres<'a> {
-    programs: PathBuf,
-    folder: &'a Path,
-    vmio: PathBuf,
+pub struct Postgres<'a> {
+    pub programs: PathBuf,
+    pub folder: &'a Path,
+    pub vmio: PathBuf,
     /// Those of `vmio run`; without it if there are none.
-    options: &'a [&'a str],
+    pub options: &'a [&'a str],
 }
 
 impl Postgres<'_> {
     /// A program of PostgreSQL's, run as a user that is not root, as it requires.
-    fn program(&self, name: &str) -> Command {
+    pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         command.current_dir(self.folder).env("PGHOST", self.folder).env("PGUSER", "vmio").env("PGDATABASE", "postgres");
         as_nobody(&mut command, self.folder);
@@ -32,7 +32,7 @@ impl Postgres<'_> {
     }
 
     /// Makes the database, with fsync `on` or `off`.
-    fn create(&self, flushes: &str) -> TestResult {
+    pub fn create(&self, flushes: &str) -> TestResult {
         let options = "-D data -A trust -N -k --no-locale -U vmio";
         succeeded(self.program("initdb").args(options.split(' ')))?;
         let settings = self.folder.join("data/postgresql.conf");
@@ -45,7 +45,7 @@ impl Postgres<'_> {
     }
 
     /// Starts the server under vmio, and waits until it answers.
-    fn start(&self) -> Result<Child, Box<dyn Error>> {
+    pub fn start(&self) -> Result<Child, Box<dyn Error>> {
         let program = self.programs.join("postgres");
         let mut command = if self.options.is_empty() {
             Command::new(program)
@@ -67,17 +67,25 @@ impl Postgres<'_> {
         Ok(server)
     }
 
+    /// Has the server end in order.
+    pub fn stop(&self, mut server: Child) -> TestResult {
+        let id = Pid::from_raw(server.id().try_into()?).ok_or("no process")?;
+        kill_process(id, Signal::INT)?;
+        assert!(server.wait()?.success(), "{:?}: {}", self.options, self.said()?);
+        Ok(())
+    }
+
     fn said(&self) -> std::io::Result<String> {
         fs::read_to_string(self.folder.join("said"))
     }
 
-    fn ask(&self, question: &str) -> Result<String, Box<dyn Error>> {
+    pub fn ask(&self, question: &str) -> Result<String, Box<dyn Error>> {
         succeeded(self.program("psql").args(["-X", "-A", "-t", "-c", question]))
     }
 }
 
 /// The folder of the newest installed version's programs, which are not in PATH.
-fn programs() -> Option<PathBuf> {
+pub fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
     let folders = versions.flatten().map(|version| version.path().join("bin"));
     folders.filter(|folder| folder.join("pg_amcheck").exists()).max()
@@ -133,14 +141,12 @@ fn what_it_has_acknowledged_is_there_after_a_kill_and_sound() -> TestResult {
         // Another process may have its number by now.
         fs::remove_file(dir.path().join("data/postmaster.pid"))?;
 
-        let mut server = postgres.start()?;
+        let server = postgres.start()?;
         assert_eq!(postgres.ask(count)?, "400\n", "{mode}");
         let sums = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history)";
         assert_eq!(postgres.ask(sums)?, "t\n", "{mode}");
         succeeded(postgres.program("pg_amcheck").args(["--install-missing", "--heapallindexed"]))?;
-        let id = Pid::from_raw(server.id().try_into()?).ok_or("no process")?;
-        kill_process(id, Signal::INT)?;
-        assert!(server.wait()?.success(), "{mode}: {}", postgres.said()?);
+        postgres.stop(server)?;
         succeeded(postgres.program("pg_checksums").args(["--check", "-D", "data"]))?;
         let said = postgres.said()?;
         let reports = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
@@ -165,15 +171,13 @@ fn in_guest_mode_it_answers_as_without() -> TestResult {
         let vmio = for_everybody(place.path())?;
         let postgres = Postgres { programs: programs.clone(), folder: dir.path(), vmio, options };
         postgres.create("on")?;
-        let mut server = postgres.start()?;
+        let server = postgres.start()?;
         let work = "CREATE TABLE t AS SELECT n, md5(n::text) AS word FROM generate_series(1, 3000) n; CREATE INDEX ON t (word); \
                     DELETE FROM t WHERE n % 7 = 0; UPDATE t SET word = word || n WHERE n % 5 = 0; \
                     SELECT count(*), sum(n), md5(string_agg(word, '' ORDER BY n)) FROM t";
         answers.push(postgres.ask(work)?);
         assert_eq!(has_been_inside(server.id())?, !options.is_empty());
-        let id = Pid::from_raw(server.id().try_into()?).ok_or("no process")?;
-        kill_process(id, Signal::INT)?;
-        assert!(server.wait()?.success(), "{options:?}: {}", postgres.said()?);
+        postgres.stop(server)?;
     }
     assert_eq!(answers[0], answers[1]);
     Ok(())

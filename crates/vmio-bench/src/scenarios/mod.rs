@@ -3,6 +3,7 @@
 pub mod age;
 pub mod commit;
 pub mod fetch;
+pub mod files;
 pub mod fresh;
 pub mod heap;
 pub mod hit;
