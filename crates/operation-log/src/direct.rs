@@ -11,6 +11,11 @@ pub trait DirectFile: Send + Sync {
     /// of them may be, and the log writes them by a system call.
     fn store(&self, offset: u64, buffers: &[IoSlice<'_>]) -> bool;
 
+    /// Whether the file system needs no write to a block before stores to it are as cheap as later ones.
+    fn needs_no_zeros(&self) -> bool {
+        false
+    }
+
     /// A duplicate of the log's descriptor that the mapping needs, if any. A forked child must close it: it shares the lock by which others know
     /// that the owner of the log is alive.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;

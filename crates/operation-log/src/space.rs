@@ -27,7 +27,7 @@ pub(crate) struct Space {
     file_bytes: u64,
     /// The position of the next entry. It is in memory only: a reader of the log finds entries by their checksums.
     tail: AtomicU64,
-    /// The file is written up to here, so that another write there does not change the file system's metadata.
+    /// The file is written up to here, or need not be, so that another write there does not change the file system's metadata.
     prepared_to: AtomicU64,
     preparing: Mutex<()>,
 }
@@ -51,6 +51,9 @@ impl Space {
         space.prepare(ENTRIES_START_BYTES + 1)?;
         space.file.sync_all()?;
         space.direct = open_directly.and_then(|open| open(space.file.as_fd(), file_bytes));
+        if space.direct.as_deref().is_some_and(DirectFile::needs_no_zeros) {
+            space.prepared_to = AtomicU64::new(file_bytes);
+        }
         Ok(space)
     }
 

@@ -36,6 +36,11 @@ impl DirectFile for MappedLog {
         true
     }
 
+    fn needs_no_zeros(&self) -> bool {
+        // The extents of vmio-pmfs have blocks.
+        self.0.descriptors().is_some()
+    }
+
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.descriptors().map(|(own, _)| own)
     }
