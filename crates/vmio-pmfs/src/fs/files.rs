@@ -164,10 +164,13 @@ impl Fs {
         if state.loaded.leases.growth().is_none() {
             self.volume.give_back_reserved(state.loaded.ino);
         }
-        if state.opens == 0 && state.has_outgrown_its_start() {
-            self.wants_alignment(state.loaded.ino);
+        let ino = state.loaded.ino;
+        let is_wanted = state.opens == 0 && state.has_outgrown_its_start();
+        self.end_unless_held(state)?;
+        if is_wanted && !state.is_gone {
+            self.wants_alignment(ino);
         }
-        self.end_unless_held(state)
+        Ok(())
     }
 
     /// Counts somebody who knows the number of an inode: it is no other inode's meanwhile, even without a name. Its blocks may move, other than

@@ -38,6 +38,15 @@ pub(super) enum Still {
     Unmapped,
 }
 
+/// The blocks that a file gives back.
+#[derive(Clone, Copy)]
+pub(crate) enum Released {
+    /// Nobody else has them.
+    Free,
+    /// The medium may be damaged, and nobody has looked at all that refers to them. The next mount finds out which are free.
+    PerhapsOfOthers,
+}
+
 impl Fs {
     /// Leases blocks behind the end of a file to a holder, with the block in which the end lies: it stores there what is to be appended, and
     /// [`Self::grown`] or [`Self::settle`] makes that the file's. A file that is large, or wishes it, grows into an aligned extent. Until the lease of
@@ -114,17 +123,24 @@ impl Fs {
     /// Has a slot of the medium say how long a file is, and makes reserved blocks its own. A slot that it has already says nothing that the file does not.
     fn begin_durable(&self, file: &mut Loaded, old: Option<HeldSlot>, end: u32, run: Option<Run>) -> Result<HeldSlot> {
         let taken = || self.volume.slots.take(self.volume.home()).ok_or(Error::NoSpace { wanted: 1 });
-        let at = old.map_or_else(taken, |old| Ok(old.at))?;
-        let (reserved_from, reserved_to) = match (run, old) {
-            (Some(run), _) => (end, end + run.count as u32),
-            (None, old) => old.map_or((0, 0), |old| (old.reserved_from, old.reserved_to)),
+        let reserved = match (run, old) {
+            (Some(run), _) => end..end + run.count as u32,
+            // It says all that there is to say.
+            (None, Some(old)) => return Ok(old),
+            (None, None) => 0..0,
         };
+        let at = old.map_or_else(taken, |old| Ok(old.at))?;
         // After a crash, a mount looks there for the blocks that it gives back.
-        let slot = self.open_slot(file, at, reserved_from..reserved_to);
+        let slot = self.open_slot(file, at, reserved);
         let owned = run.map_or(Ok(()), |run| self.own(file, end, run));
-        if let (Err(_), None) = (&owned, old) {
-            self.close_slot(at);
-            self.volume.slots.give_back(at);
+        match (&owned, old) {
+            (Ok(()), _) => {}
+            // The holder goes on with what it has: the check of the length is of the old contents.
+            (Err(_), Some(old)) => _ = self.open_slot(file, at, old.reserved_from..old.reserved_to),
+            (Err(_), None) => {
+                self.close_slot(at);
+                self.volume.slots.give_back(at);
+            }
         }
         owned.map(|()| slot)
     }
@@ -263,7 +279,7 @@ impl Fs {
         let ino = state.loaded.ino;
         self.volume.give_back_reserved(ino);
         let Some(slot) = growth.slot else { return };
-        let released = self.release_behind_end(&mut state.loaded, slot.reserved_from..slot.reserved_to);
+        let released = self.release_behind_end(&mut state.loaded, slot.reserved_from..slot.reserved_to, Released::Free);
         if let Err(error) = self.settled(state, released) {
             tracing::debug!(%error, ino, "blocks stay behind the end of a file");
         }
@@ -275,7 +291,7 @@ impl Fs {
     }
 
     /// Gives those of a file's blocks back that lie behind its end.
-    pub(super) fn release_behind_end(&self, file: &mut Loaded, blocks: Range<u32>) -> Result<()> {
+    pub(super) fn release_behind_end(&self, file: &mut Loaded, blocks: Range<u32>, blocks_are: Released) -> Result<()> {
         let end = file.inode.size.div_ceil(BLOCK_BYTES) as u32;
         let behind = blocks.start.max(end)..blocks.end.min(file.map.end());
         if behind.is_empty() {
@@ -285,7 +301,10 @@ impl Fs {
         let mut transaction = self.volume.journals.begin(self.volume.home());
         file.store(&self.volume, &mut transaction, Some(&remapped));
         transaction.commit()?;
-        remapped.settle(&self.volume);
+        match blocks_are {
+            Released::Free => remapped.settle(&self.volume),
+            Released::PerhapsOfOthers => remapped.settle_shared(),
+        }
         Ok(())
     }
 

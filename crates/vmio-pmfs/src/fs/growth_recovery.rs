@@ -3,6 +3,7 @@
 use vmio_pmfs_protocol::FREE;
 
 use super::Fs;
+use super::growing::Released;
 use crate::check::Fault;
 use crate::format::growth_slot::{GrowthSlot, SLOT_BYTES, Said};
 use crate::inodes::growth_slots::{self, DAMAGED};
@@ -22,7 +23,7 @@ impl Fs {
     /// that are to stay as they are.
     ///
     /// A slot that makes no sense says nothing: no damage of one keeps the file system from being mounted, or makes a file longer than its blocks.
-    pub(crate) fn recover_appends(&self, stays: impl Fn(u64) -> bool) -> Appended {
+    pub(crate) fn recover_appends(&self, blocks_are: Released, stays: impl Fn(u64) -> bool) -> Appended {
         let (medium, geometry) = (&self.volume.medium, self.geometry());
         let (mut appended, mut said) = (Appended::default(), Vec::new());
         for at in (0..geometry.areas).flat_map(|area| geometry.slots(area)) {
@@ -31,7 +32,7 @@ impl Fs {
             let recovered = match GrowthSlot::from_bytes(&bytes, at) {
                 Said::Nothing => continue,
                 Said::Length(slot, _) if stays(slot.ino) => continue,
-                Said::Length(slot, end) => self.recover_growth(&slot, end),
+                Said::Length(slot, end) => self.recover_growth(&slot, end, blocks_are),
                 Said::Damaged => Err(DAMAGED.to_owned()),
             };
             match recovered {
@@ -47,7 +48,7 @@ impl Fs {
     }
 
     /// Returns whether the file has become longer; an error if the slot is none of a file that grows.
-    fn recover_growth(&self, slot: &GrowthSlot, end: u64) -> Result<bool, String> {
+    fn recover_growth(&self, slot: &GrowthSlot, end: u64, blocks_are: Released) -> Result<bool, String> {
         let mut file = Loaded::load(&self.volume, slot.ino).ok();
         let fault = growth_slots::fault(slot, end, file.as_ref());
         let file = match (&mut file, fault) {
@@ -59,7 +60,7 @@ impl Fs {
             tracing::error!(%error, ino = slot.ino, end, "bytes that a process has appended are lost");
             return Ok(false);
         }
-        if let Err(error) = self.release_behind_end(file, slot.reserved_from..slot.reserved_to) {
+        if let Err(error) = self.release_behind_end(file, slot.reserved_from..slot.reserved_to, blocks_are) {
             tracing::warn!(%error, ino = slot.ino, "blocks stay behind the end of a file");
         }
         Ok(is_longer)

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::Fs;
+use super::growing::Released;
 use super::node::State;
 use crate::data;
 use crate::error::{Error, Result};
@@ -33,7 +34,7 @@ impl Fs {
             match self.volume.take(blocks.len() as u64) {
                 Ok(to) => data::relocate(&self.volume, file, blocks, to)?,
                 // What was only reserved holds nothing.
-                Err(Error::NoSpace { .. }) => self.release_behind_end(file, blocks)?,
+                Err(Error::NoSpace { .. }) => self.release_behind_end(file, blocks, Released::Free)?,
                 Err(error) => return Err(error),
             }
         }

@@ -6,6 +6,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 
+use super::growing::Released;
 use super::rewriting::Wanted;
 use super::{Fs, Recovered};
 use crate::alloc::{Allocator, Reserved, Run, Used};
@@ -111,7 +112,7 @@ impl Fs {
         let recovered = Recovered { transactions, orphans: orphans.len(), appends: 0 };
         let mut fs = Fs::assembled(medium, superblock, mode, journals, allocator, free, recovered);
         // No slot is of an inode that is no more.
-        let appended = fs.recover_appends(|_| false);
+        let appended = fs.recover_appends(Released::Free, |_| false);
         for Fault { at, what } in &appended.ignored {
             tracing::warn!(at, what, "the slot of a growing file is damaged: what it says is ignored");
         }

@@ -99,12 +99,12 @@ impl State {
         self.opens == 0 || self.is_directory()
     }
 
-    /// Whether it is a large file that began as a small one: its first extent is in pieces, the next one is aligned.
+    /// Whether it is a large file that began as a small one: its first extent is in pieces, the others are aligned.
     pub(super) fn has_outgrown_its_start(&self) -> bool {
         let map = &self.loaded.map;
         self.loaded.inode.kind == Kind::File
             && self.loaded.inode.size >= SIZE_BEFORE_MAPPED
-            && matches!(map.piece(EXTENT_BLOCKS as u32, 1), Piece::There { is_aligned: true, .. })
+            && map.aligned_extents() + 1 >= self.loaded.inode.size / EXTENT_BYTES
             && is_in_pieces(map, &(0..EXTENT_BLOCKS as u32))
     }
 }

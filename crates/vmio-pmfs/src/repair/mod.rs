@@ -16,6 +16,7 @@ use crate::data::Mode;
 use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::superblock::Superblock;
+use crate::fs::growing::Released;
 use crate::fs::growth_recovery::Appended;
 use crate::fs::{Fs, Recovered};
 use crate::inodes::free::FreeNumbers;
@@ -108,7 +109,7 @@ pub(crate) fn recover_appends(medium: &Arc<dyn Medium>, superblock: Superblock) 
     let (journals, unfinished) = Journals::recover(medium, &superblock.geometry)?;
     let survey = Survey::read(&**medium, &superblock.geometry);
     let fs = assembled(medium, superblock, journals, &survey);
-    Ok((unfinished, fs.recover_appends(|ino| survey.unreadable.contains(&ino))))
+    Ok((unfinished, fs.recover_appends(Released::PerhapsOfOthers, |ino| survey.unreadable.contains(&ino))))
 }
 
 /// A file system of what the survey has found. Of blocks nothing is free unless all inodes can be read.

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use vmio_pmfs_protocol::{LengthWord, Room, SEED_OF_MEMORY, Turn as RoomTurn, sealed};
+use vmio_pmfs_protocol::{CLOSED, LengthWord, Room, SEED_OF_MEMORY, Turn as RoomTurn, sealed};
 
 use super::holder::Holder;
 use super::medium_slot::MediumSlot;
@@ -154,12 +154,18 @@ impl Turn<'_> {
             (Some(slot), _) => slot,
             (None, _) => {
                 let slot = slots.take()?;
+                // The server does not look at it yet. It may be closed from its last use.
+                slots.length(slot).store(sealed(end, SEED_OF_MEMORY), Ordering::Release);
                 self.growth.slot.store(slot, Ordering::Relaxed);
                 slot
             }
         };
-        slots.length(slot).store(sealed(end, SEED_OF_MEMORY), Ordering::Release);
-        Some(slot)
+        let (word, length) = (slots.length(slot), sealed(end, SEED_OF_MEMORY));
+        let now = word.load(Ordering::Acquire);
+        // One that the server has closed stays closed: the bytes behind the end are not this process's any more.
+        let is_open =
+            now & CLOSED == 0 && word.compare_exchange(now, length, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        is_open.then_some(slot)
     }
 
     /// From now on a word of the medium says the length, or the slot of memory. False if the word cannot be mapped, or says another length than `end`.
@@ -195,7 +201,6 @@ mod tests {
     use std::fs::File;
 
     use rustix::fs::{MemfdFlags, memfd_create};
-    use vmio_pmfs_protocol::CLOSED;
 
     use super::*;
     use crate::sys::PAGE_BYTES;

@@ -3,7 +3,7 @@
 mod holders;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,8 @@ use vmio_pmfs_protocol::{EXTENTS_MAX, Extent, Grant, Message, Request, SEED_OF_M
 
 pub use holders::Holders;
 
+/// How many threads at once may take room back: fewer than serve requests.
+const TAKING_ROOM_BACK_MAX: usize = 4;
 /// How often a file that is mapped for stores gets a new time of modification at the most.
 const MODIFIED_EVERY_S: i64 = 1;
 
@@ -43,6 +45,8 @@ pub struct Leases {
     /// Whether a fence makes stores of holders durable.
     is_synchronous: bool,
     files: Mutex<HashMap<u64, Arc<File>>>,
+    /// The threads that take room back.
+    taking_room_back: AtomicUsize,
     /// Held while a holder loses its leases, or ends.
     revoking: Mutex<()>,
     /// Tells the kernel of changes that it has not asked for.
@@ -110,6 +114,7 @@ impl Leases {
             fs,
             holders,
             answer_within,
+            taking_room_back: AtomicUsize::new(0),
             is_synchronous,
             files: Mutex::default(),
             revoking: Mutex::default(),
@@ -346,7 +351,14 @@ impl Leases {
         let (mut recalled, mut is_full): (Vec<Recalled<'_>>, bool) = (Vec::new(), false);
         loop {
             match call() {
-                Err(Error::NoSpace { .. }) if !std::mem::replace(&mut is_full, true) && self.take_room_back() => {}
+                Err(error @ Error::NoSpace { .. }) => {
+                    let room = if std::mem::replace(&mut is_full, true) { Vec::new() } else { self.take_room_back() };
+                    if room.is_empty() {
+                        return Err(error);
+                    }
+                    // Nobody leases it again before the call is over.
+                    recalled.extend(room);
+                }
                 Err(Error::Leased { ino, from_block }) => {
                     if !recalled.iter().any(|recalled| recalled.ino == ino) {
                         recalled.push(self.keep_from_being_leased(ino));
@@ -358,13 +370,21 @@ impl Leases {
         }
     }
 
-    /// Takes back from all processes what they are about to append to. Returns whether there was anything.
-    fn take_room_back(&self) -> bool {
-        let files: Vec<u64> = lock(&self.files).keys().copied().collect();
-        let rooms = files.into_iter().filter_map(|ino| Some((ino, self.fs.room_from(ino)?)));
-        let rooms: Vec<(u64, u32)> = rooms.collect();
-        rooms.iter().for_each(|(ino, from_block)| self.recall(*ino, *from_block));
-        !rooms.is_empty()
+    /// Takes back from all processes what they are about to append to, and keeps it from being leased. Nothing if several threads do so: some must be left
+    /// to answer the processes, which give it back only then.
+    fn take_room_back(&self) -> Vec<Recalled<'_>> {
+        let mut rooms = Vec::new();
+        if self.taking_room_back.fetch_add(1, Ordering::SeqCst) < TAKING_ROOM_BACK_MAX {
+            let files: Vec<u64> = lock(&self.files).keys().copied().collect();
+            rooms.extend(
+                files.into_iter().filter(|ino| self.fs.is_growing(*ino)).map(|ino| self.keep_from_being_leased(ino)),
+            );
+            for (ino, from_block) in rooms.iter().filter_map(|room| Some((room.ino, self.fs.room_from(room.ino)?))) {
+                self.recall(ino, from_block);
+            }
+        }
+        self.taking_room_back.fetch_sub(1, Ordering::SeqCst);
+        rooms
     }
 
     /// The kernel takes pages of a file into its cache: nobody else may have it mapped.
