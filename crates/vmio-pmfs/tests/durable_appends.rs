@@ -221,6 +221,41 @@ fn a_lease_that_finds_no_space_leaves_nothing_behind() {
     sound(medium, "full");
 }
 
+/// There is space for more room, and none for the block in which the file's list of extents would go on.
+#[test]
+fn a_lease_that_fails_half_way_leaves_the_slot_as_its_holder_knows_it() {
+    let mut failed = 0;
+    for extents in 5..12 {
+        let medium = made();
+        let fs = Fs::mount(medium.clone()).unwrap();
+        file(&fs, "small", &[3; 100]);
+        file(&fs, "between", &[3; 100]);
+        let ino = file(&fs, "log", &[1; 100]);
+        for extent in 1..extents {
+            fs.write(ino, extent * 2 * BLOCK, &[1; BLOCK as usize]).unwrap();
+        }
+        let mut process = Process::new(&medium, &fs, ino);
+        process.append(&vec![2; process.room() as usize]);
+        fs.settle(ino, 1).unwrap();
+        fill(&fs, "all");
+        fs.unlink(ROOT, b"small").unwrap();
+        assert_eq!(fs.space().free_blocks, 1);
+        let before = medium.load_word(process.slot() + 8);
+        match fs.lease_to_grow(ino, 1, Appends::Durable) {
+            Ok(_) => continue,
+            Err(error) => assert!(matches!(error, Error::NoSpace { .. }), "{error}"),
+        }
+        failed += 1;
+        assert_eq!(medium.load_word(process.slot() + 8), before, "{extents} extents: another check");
+        assert_eq!(medium.load_word(process.slot()), sealed(process.end, seed_of(&*medium, process.slot())));
+        fs.settle(ino, 1).unwrap();
+        assert_eq!((fs.space().free_blocks, fs.attributes(ino).unwrap().size), (1, process.end));
+        drop(fs);
+        sound(medium, "half");
+    }
+    assert!(failed > 0, "each lease has found space");
+}
+
 /// A slot that makes no sense makes no file longer, and keeps nobody from mounting.
 #[test]
 fn a_false_slot_says_nothing() {
