@@ -89,8 +89,9 @@ extern "C" fn before() {
         _starting: process::starting(),
         _table: Process::current().map(|process| process.table.lock()),
         _unserved_files: unserved_files::files(),
-        kept_open: files_kept_open::files(),
+        // Before the files: a thread that maps looks there with these held.
         program_maps: Some(program_maps::hold_still()),
+        kept_open: files_kept_open::files(),
         _inside: inside,
         _no_handlers: no_handlers,
     };

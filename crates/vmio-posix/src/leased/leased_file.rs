@@ -287,12 +287,6 @@ impl LeasedFile {
         matches!(&self.data, Data::Shared(map) if map.is_persistent())
     }
 
-    /// Whether a sync has nothing left to do: extents on persistent memory, to which all processes store and append durably. The server's own changes are
-    /// durable when they return.
-    pub(super) fn is_always_durable(&self) -> bool {
-        self.has_extents && self.is_persistent() && self.cuts().is_some()
-    }
-
     /// Counts a sync by the program.
     pub(super) fn count_sync(&self) {
         self.syncs.fetch_add(1, Ordering::Relaxed);

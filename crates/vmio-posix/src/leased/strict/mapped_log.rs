@@ -32,6 +32,10 @@ impl DirectFile for MappedLog {
             }
             offset += buffer.len() as u64;
         }
+        // A lease that was lost meanwhile, or before, has left the map to the page cache.
+        if !self.0.is_persistent() {
+            return false;
+        }
         counts().stores.fetch_add(1, Ordering::Relaxed);
         true
     }
