@@ -19,7 +19,7 @@ impl LengthWord<'_> {
         self.word.load(Ordering::Acquire) == sealed(length, self.seed)
     }
 
-    /// The length that it says, closed or not. Whoever sees it sees the bytes before that end.
+    /// The length that it says, closed or not. A thread that sees it sees the bytes before that end, too.
     pub fn length(&self) -> Option<u64> {
         length_of(self.word.load(Ordering::Acquire), self.seed)
     }

@@ -26,7 +26,7 @@ impl LockCalls {
     /// Begins a lock call, which may last for ever.
     pub(crate) fn begin(&self) -> LockCall<'_> {
         while self.0.fetch_add(1, Ordering::AcqRel) & CLOSES != 0 {
-            // Whoever closes does not wait, and no handler interrupts it.
+            // The thread that closes does not wait, and no handler interrupts it.
             self.0.fetch_sub(1, Ordering::AcqRel);
             thread::yield_now();
         }

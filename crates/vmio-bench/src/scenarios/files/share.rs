@@ -155,7 +155,7 @@ impl Share {
     }
 }
 
-/// Has threads work in a folder for so many seconds.
+/// Has threads work in a folder for this number of seconds.
 pub fn run(profile: &'static Profile, folder: &Path, threads: u8, files: u32, secs: f64) -> anyhow::Result<Done> {
     let until = Duration::from_secs_f64(secs);
     together(threads, |thread| Share::new(profile, folder, (thread, threads), files, until), Share::work)

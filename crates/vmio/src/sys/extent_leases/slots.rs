@@ -40,7 +40,7 @@ impl Slots {
         self.are_taken[slot as usize].store(false, Ordering::Release);
     }
 
-    /// The word in a slot that says a length. Whoever sees it sees the bytes before that end.
+    /// The word in a slot that says a length. A thread that sees it sees the bytes before that end, too.
     pub(super) fn length(&self, slot: u32) -> &AtomicU64 {
         self.lengths.get(slot as usize)
     }
