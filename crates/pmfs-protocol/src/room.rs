@@ -24,6 +24,11 @@ impl LengthWord<'_> {
         length_of(self.word.load(Ordering::Acquire), self.seed)
     }
 
+    /// Whether it says nothing else any more.
+    pub fn is_closed(&self) -> bool {
+        self.word.load(Ordering::Acquire) & CLOSED != 0
+    }
+
     /// Has it say nothing else any more.
     pub fn close(&self) {
         self.word.fetch_or(CLOSED, Ordering::SeqCst);
@@ -84,6 +89,11 @@ impl Room {
     pub fn leave(&self) {
         self.is_left.store(true, Ordering::SeqCst);
     }
+
+    /// Whether the addresses may show the kernel's page cache by now.
+    pub fn is_left(&self) -> bool {
+        self.is_left.load(Ordering::SeqCst)
+    }
 }
 
 impl Turn<'_> {
@@ -105,6 +115,6 @@ impl Turn<'_> {
     /// Bytes are stored from an end up to another: they are part of the file now. False if the room has been taken away meanwhile.
     pub fn stored(&self, word: LengthWord<'_>, from: u64, to: u64) -> bool {
         // Asked only now: the bytes are stored to what the addresses showed before.
-        !self.room.is_left.load(Ordering::SeqCst) && word.goes_on(from, to)
+        !self.room.is_left() && word.goes_on(from, to)
     }
 }

@@ -28,6 +28,7 @@ mod pmfs_programs;
 mod pmfs_random;
 mod pmfs_ranges;
 mod pmfs_run;
+mod pmfs_syncs;
 mod pmfs_xattrs;
 mod probes;
 mod prometheus;

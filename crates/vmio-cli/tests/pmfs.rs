@@ -5,6 +5,10 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{TestResult, patterned, refused, succeeded, vmio};
 
@@ -41,6 +45,27 @@ impl Mounted {
         self.server.kill()?;
         self.server.wait()?;
         succeeded(Command::new("umount").arg("-l").arg(&self.folder)).map(drop)
+    }
+
+    /// Stops the server, so that whoever asks it gets no answer, until the work is done. An error if the work has waited for it.
+    pub fn stopped<T>(&self, work: impl FnOnce() -> T) -> Result<T, Box<dyn std::error::Error>> {
+        self.signal(Signal::STOP)?;
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(move || {
+                let is_late = is_done.recv_timeout(Duration::from_secs(20)) == Err(RecvTimeoutError::Timeout);
+                self.signal(Signal::CONT).map(|()| is_late).map_err(|error| error.to_string())
+            });
+            let outcome = work();
+            drop(done);
+            let is_late = server.join().map_err(|_| "the server was not told to go on")??;
+            if is_late { Err("somebody has waited for the server".into()) } else { Ok(outcome) }
+        })
+    }
+
+    fn signal(&self, signal: Signal) -> TestResult {
+        let server = Pid::from_raw(self.server.id() as i32).ok_or("no process")?;
+        Ok(kill_process(server, signal)?)
     }
 
     pub fn unmount(mut self) -> TestResult {

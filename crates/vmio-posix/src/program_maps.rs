@@ -128,9 +128,9 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
     };
     let identity = identity_of(&stat);
     if request.is_synchronous() && !map.is_synchronous() {
-        // The kernel says why not. A thread that forks waits for these mappings while it holds what a close needs.
+        // The kernel says why not. A thread that forks waits for these mappings while it holds what the end of a map needs.
         drop(maps);
-        close(map, file);
+        drop((map, file));
         return None;
     }
     let address = map.addresses().start;
@@ -190,25 +190,18 @@ fn each_part(
         return None;
     }
     let done = others.iter().try_for_each(|part| on_others(part.clone()));
-    let mut ended = Vec::new();
-    for at in (0..maps.len()).rev() {
-        if maps[at].live.is_empty() {
-            ended.push(maps.swap_remove(at));
-        }
-    }
-    COUNT.store(maps.len(), Ordering::Release);
-    drop(maps);
-    ended.into_iter().for_each(Mapped::close);
+    end_unmapped(maps);
     Some(done)
 }
 
-fn close(map: ProgramMap, file: MapFile) {
-    // A later sync of the file finds no mapping here any more.
-    if let Some(Err(error)) = map.medium_to_sync().map(fdatasync) {
-        messages::say(format_args!("stores to a file that is unmapped may not be durable: {error}"));
-    }
-    drop(map);
-    drop(file);
+/// Ends the mappings of which the program has unmapped all.
+fn end_unmapped(mut maps: MutexGuard<'static, Vec<Mapped>>) {
+    maps.iter().filter(|one| one.live.is_empty()).for_each(Mapped::flush_for_good);
+    let ended: Vec<Mapped> = maps.extract_if(.., |one| one.live.is_empty()).collect();
+    COUNT.store(maps.len(), Ordering::Release);
+    // A thread that forks waits for the list while it holds what the end of a map needs.
+    drop(maps);
+    drop(ended);
 }
 
 impl Mapped {
@@ -226,8 +219,14 @@ impl Mapped {
         Mapped { map, file, identity, first, live, is_shared }
     }
 
-    fn close(self) {
-        close(self.map, self.file);
+    /// Makes the stores durable while syncs of the file by other threads find the mapping here: afterwards they would not.
+    fn flush_for_good(&self) {
+        let Some(medium) = self.map.medium_to_sync() else { return };
+        // A store after the flush would be lost to them.
+        let closed = self.map.protect(self.map.kept(), None).map_err(|error| of_io(&error));
+        if let Err(error) = closed.and(fdatasync(medium)) {
+            messages::say(format_args!("stores to a file that is unmapped may not be durable: {error}"));
+        }
     }
 
     /// The program has unmapped a part.
@@ -345,13 +344,8 @@ pub(crate) fn remap(address: usize, old_len: usize, new_len: usize, flags: c_int
     if let Err(error) = one.forget(old) {
         return Some(Err(error));
     }
-    let ended = one.live.is_empty().then(|| maps.swap_remove(at));
     maps.push(more);
-    COUNT.store(maps.len(), Ordering::Release);
-    drop(maps);
-    if let Some(ended) = ended {
-        ended.close();
-    }
+    end_unmapped(maps);
     Some(Ok(moved))
 }
 

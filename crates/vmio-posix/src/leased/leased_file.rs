@@ -287,6 +287,11 @@ impl LeasedFile {
         matches!(&self.data, Data::Shared(map) if map.is_persistent())
     }
 
+    /// Whether a sync by the kernel has nothing left to do.
+    pub(super) fn is_always_durable(&self) -> bool {
+        matches!(&self.data, Data::Shared(map) if map.is_always_durable())
+    }
+
     /// Counts a sync by the program.
     pub(super) fn count_sync(&self) {
         self.syncs.fetch_add(1, Ordering::Relaxed);

@@ -1,11 +1,12 @@
 //! The program's writes in strict mode.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
-use rustix::fs::fstat;
-use rustix::io::Errno;
+use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::io::{Errno, pwritev};
 use smallvec::SmallVec;
 
 use super::call::Call;
@@ -22,8 +23,41 @@ use crate::transfer::{Position, TRANSFER_MAX};
 /// write, pwrite, writev and pwritev.
 pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl Iterator<Item = &'a [u8]>) -> Way {
     let buffers: Buffers<'_> = buffers.collect();
-    // Where the write begins, once it has moved the position: another thread's write may have gone on from there.
     let mut claimed = None;
+    let way = write_or_claim(fd, position, &buffers, &mut claimed);
+    let Some(Range { start, end }) = claimed else { return way };
+    let outcome = match way {
+        Way::Done(outcome) => outcome,
+        // The kernel's own position is behind the bytes.
+        Way::Linux(_call) => {
+            let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> =
+                buffers.iter().map(|part| IoSlice::new(part)).collect();
+            pwritev(fd, &slices, start)
+        }
+    };
+    let reached = start + outcome.unwrap_or(0) as u64;
+    if reached != end {
+        put_back(fd, end, reached);
+    }
+    Way::Done(outcome)
+}
+
+/// Moves the position back, unless another thread has moved it since.
+fn put_back(fd: BorrowedFd<'_>, from: u64, to: u64) {
+    match Call::begin(fd.as_raw_fd()) {
+        Some(call) if call.leased().is_some() => call.rewind(from, to),
+        // While the value exists, nobody takes a lease.
+        _call => {
+            if seek(fd, SeekFrom::Current(0)) == Ok(from) {
+                _ = seek(fd, SeekFrom::Start(to));
+            }
+        }
+    }
+}
+
+/// The same. If there is no room for an append, the position may have moved past its bytes already, which are claimed then: another thread's write may have
+/// gone on from there.
+fn write_or_claim(fd: BorrowedFd<'_>, position: Position, buffers: &[&[u8]], claimed: &mut Option<Range<u64>>) -> Way {
     // After the lease manager has tried, the description is leased, or the file is shared.
     for has_tried in [false, true] {
         let mut is_shared = false;
@@ -32,14 +66,14 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
                 // If it has no log, it is open for reading only.
                 let Some(logged) = leased.logged() else { return Way::Done(Err(Errno::BADF)) };
                 if claimed.is_none() {
-                    match append(&call, leased, position, &buffers) {
+                    match append(&call, leased, position, buffers) {
                         Append::Done(bytes) => return Way::Done(Ok(bytes)),
-                        Append::Claimed(start) => claimed = Some(start),
+                        Append::Claimed(bytes) => *claimed = Some(bytes),
                         Append::Not => {}
                     }
                 }
-                let write =
-                    || logged.turn().map(|turn| write_logged(&call, leased, &turn, fd, position, claimed, &buffers));
+                let position = claimed.as_ref().map_or(position, at);
+                let write = || logged.turn().map(|turn| write_logged(&call, leased, &turn, fd, position, buffers));
                 // None if another thread returned the lease while this thread waited for its turn.
                 if let Some(outcome) = entry::as_vmio_undisturbed(write) {
                     return Way::Done(outcome);
@@ -64,8 +98,8 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
         }
         lease_requests::lease_now(fd.as_raw_fd());
     }
-    let position = claimed.map_or(position, |start| Position::At(start as i64));
-    match lease_requests::write(&SharedWrite { fd, position, buffers: &buffers }) {
+    let position = claimed.as_ref().map_or(position, at);
+    match lease_requests::write(&SharedWrite { fd, position, buffers }) {
         Some(outcome) => Way::Done(outcome),
         // A child by vfork, before its exec.
         None => Way::Linux(None),
@@ -76,8 +110,8 @@ pub(super) fn write<'a>(fd: BorrowedFd<'_>, position: Position, buffers: impl It
 enum Append {
     /// This number of bytes is appended.
     Done(usize),
-    /// There is no room. The position has moved past the bytes that begin here, and the write is to store them there.
-    Claimed(u64),
+    /// There is no room. The position has moved past these bytes, which the write is to store there.
+    Claimed(Range<u64>),
     /// The write is no append, or there is no room.
     Not,
 }
@@ -113,7 +147,7 @@ fn append(call: &Call, leased: &LeasedFile, position: Position, buffers: &[&[u8]
             return Append::Done(bytes);
         }
         if moves {
-            return Append::Claimed(end);
+            return Append::Claimed(end..end + len);
         }
         // Another thread may have appended first.
         match call.known_len() {
@@ -123,17 +157,20 @@ fn append(call: &Call, leased: &LeasedFile, position: Position, buffers: &[&[u8]
     }
 }
 
+/// The position of bytes that an append has claimed.
+fn at(claimed: &Range<u64>) -> Position {
+    Position::At(claimed.start as i64)
+}
+
 fn write_logged(
     call: &Call,
     leased: &LeasedFile,
     turn: &Turn<'_>,
     fd: BorrowedFd<'_>,
     position: Position,
-    claimed: Option<u64>,
     buffers: &[&[u8]],
 ) -> Result<usize, Errno> {
     let description = call.description;
-    let wanted: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
     let bytes_max = turn.bytes_max().min(TRANSFER_MAX as u64);
     let buffers = up_to(usize::try_from(bytes_max).unwrap_or(usize::MAX), buffers.iter().copied());
     let bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
@@ -147,20 +184,18 @@ fn write_logged(
         Some(end) if end <= known_len => Ok(known_len),
         _ => Ok(fstat(fd)?.st_size as u64),
     };
-    let (start, len, moved) = match (position, claimed) {
+    let (start, len) = match position {
         _ if appends => {
             let len = fstat(fd)?.st_size as u64;
-            (len, len, bytes)
+            (len, len)
         }
-        (_, Some(start)) => (start, len_before(start)?, wanted),
-        (Position::At(offset), None) => {
+        Position::At(offset) => {
             let start = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
-            (start, len_before(start)?, bytes)
+            (start, len_before(start)?)
         }
-        (Position::Current, None) => {
+        Position::Current => {
             let start = call.advance(|_| Ok(bytes))?.0;
-            let len = len_before(start).inspect_err(|_| call.rewind(start.saturating_add(bytes), start))?;
-            (start, len, bytes)
+            (start, len_before(start).inspect_err(|_| call.rewind(start.saturating_add(bytes), start))?)
         }
     };
     let write = || {
@@ -183,7 +218,7 @@ fn write_logged(
         if appends {
             description.position.store(end, Ordering::Relaxed);
         } else {
-            call.rewind(start.saturating_add(moved), end);
+            call.rewind(start.saturating_add(bytes), end);
         }
     }
     outcome

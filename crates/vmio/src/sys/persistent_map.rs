@@ -91,6 +91,11 @@ impl PersistentMap {
         }
     }
 
+    /// Whether a sync of the file has nothing left to do: [`LeasedMap::is_always_durable`].
+    pub(crate) fn is_always_durable(&self) -> bool {
+        matches!(&self.map, Map::Leased(map) if map.is_always_durable())
+    }
+
     /// Whether this process maps the extents of the file itself.
     pub(crate) fn is_leased(&self) -> bool {
         matches!(self.map, Map::Leased(_))

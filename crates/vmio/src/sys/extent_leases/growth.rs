@@ -76,6 +76,12 @@ impl Growth {
         self.room.leave();
     }
 
+    /// Whether [`Self::leave`] was called: the addresses may show the page cache by now.
+    #[inline]
+    pub(super) fn is_left(&self) -> bool {
+        self.room.is_left()
+    }
+
     /// Ends the room before its addresses are taken away. Nothing is appended by its slot any more.
     pub(super) fn end(&self, slots: &Slots) {
         let turn = self.room.turn_at_last();
@@ -139,6 +145,11 @@ impl Turn<'_> {
     /// The word of the medium that says how long the file is, if one does: durable once it is written back.
     pub(super) fn durable_word(&self) -> Option<&AtomicU64> {
         self.growth.durable_word().map(|word| word.word)
+    }
+
+    /// Whether the server may have refused what was appended durably: it has closed the word.
+    pub(super) fn may_have_lost(&self) -> bool {
+        self.growth.durable_word().is_some_and(|word| word.is_closed())
     }
 
     /// The slot for more room behind an end: it says that the file is so long. Nothing if another thread has appended since the caller knew the end.
@@ -227,7 +238,9 @@ mod tests {
         turn.slot_for(&slots, 100).unwrap();
         turn.has_room_up_to(1000);
         assert!(turn.stored(&slots, 100, 150));
+        assert!(!growth.is_left());
         growth.leave();
+        assert!(growth.is_left());
         assert!(!turn.stored(&slots, 150, 200));
         assert_eq!(slots.length(0).load(Ordering::Relaxed), sealed(150, SEED_OF_MEMORY));
     }

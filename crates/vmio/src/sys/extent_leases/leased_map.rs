@@ -77,6 +77,8 @@ pub(super) struct Pieces {
     changing: Mutex<()>,
     /// How often a part was taken away.
     taken_away: AtomicU64,
+    /// Something is leased, so the kernel has no page of the file in its cache: the server takes all leases back before that.
+    holds_blocks: AtomicBool,
     /// Between a loss and the next lease of a part, nobody tells of cuts behind it.
     changes: Changes,
     extents: ExtentCount,
@@ -157,8 +159,9 @@ impl LeasedMap {
             protections: Mutex::new(protections),
             changing: Mutex::default(),
             taken_away: AtomicU64::new(0),
+            holds_blocks: AtomicBool::new(false),
             changes: Changes::new(),
-            extents: ExtentCount::none()?,
+            extents: ExtentCount::none(len / PAGE_BYTES)?,
             growth: Growth::new(),
             is_cached: AtomicBool::new(false),
             holder,
@@ -219,14 +222,24 @@ impl LeasedMap {
 
     /// Whether stores are durable once they have left the processor's caches. Else only a sync of the file makes them so.
     pub(crate) fn is_synchronous(&self) -> bool {
-        self.pieces.is_synchronous && !self.pieces.is_cached.load(Ordering::Acquire)
+        self.pieces.is_synchronous && !self.pieces.growth.is_left()
+    }
+
+    /// Whether a sync of the file has nothing left to do, but for stores of programs to their mappings: all calls of all processes are durable when they
+    /// return, and no process has the file mapped by the page cache.
+    pub(crate) fn is_always_durable(&self) -> bool {
+        let pieces = &self.pieces;
+        // The server tells of appends that it has lost by a sync alone.
+        let has_lost = || pieces.growth.turn().is_none_or(|turn| turn.may_have_lost());
+        self.is_synchronous() && pieces.holds_blocks.load(Ordering::Acquire) && !has_lost()
     }
 
     /// Counts the times when the file may have become shorter. Nothing while the kernel serves the map, and alone knows.
     #[inline]
     pub(crate) fn cuts(&self) -> Option<u64> {
         let pieces = &self.pieces;
-        (!pieces.is_cached.load(Ordering::Acquire)).then(|| pieces.changes.now())
+        // Not only once the page cache is there: what a thread copies just before may go there.
+        (!pieces.growth.is_left()).then(|| pieces.changes.now())
     }
 
     /// Whether others may have taken something of a range of bytes away since [`Self::cuts`] was `before`.
@@ -354,6 +367,9 @@ impl Pieces {
         if self.taken_away.load(Ordering::SeqCst) != before {
             return Err(Errno::AGAIN);
         }
+        if !grant.extents().is_empty() {
+            self.holds_blocks.store(true, Ordering::Release);
+        }
         Ok(changing)
     }
 
@@ -361,17 +377,16 @@ impl Pieces {
         let flags = if self.is_synchronous { self.holder.map_flags() } else { MapFlags::SHARED };
         let granted = grant.blocks();
         let mut there = 0;
-        // The kernel has a limit for the number of mappings, behind which it cannot even take one away (vm.max_map_count).
-        let more = grant.extents().len() as u64;
-        if !self.extents.add(more) {
-            return self.leave_to_kernel();
-        }
         for extent in grant.extents() {
             let (Some(at), len) = (self.offset_of(extent.file_block), extent.blocks as usize * PAGE_BYTES) else {
                 return Placed::Nothing;
             };
             let from = extent.start * PAGE_BYTES as u64;
             let Some(len) = self.range.len().checked_sub(at).map(|room| len.min(room)) else { return Placed::Nothing };
+            // The kernel has a limit for the number of mappings, behind which it cannot even take one away (vm.max_map_count).
+            if !self.extents.shows(at / PAGE_BYTES..(at + len) / PAGE_BYTES) {
+                return self.leave_to_kernel();
+            }
             if self.show(at, len, flags, self.holder.medium.as_fd(), from).is_err() {
                 return Placed::Nothing;
             }
@@ -396,10 +411,11 @@ impl Pieces {
         let from = u64::from(self.first_block) * PAGE_BYTES as u64;
         // What an append has stored to extents by now counts, and nothing that it stores later.
         self.growth.leave();
+        self.holds_blocks.store(false, Ordering::Release);
         if self.show(0, self.range.len(), MapFlags::SHARED, self.file.as_fd(), from).is_err() {
             return Placed::Nothing;
         }
-        self.extents.clear();
+        self.extents.ends_at(0);
         self.is_cached.store(true, Ordering::Release);
         Placed::ByKernel
     }
@@ -413,6 +429,8 @@ impl Pieces {
         self.growth.end(&self.holder.slots);
         let _changing = lock(&self.changing);
         self.taken_away.fetch_add(1, Ordering::SeqCst);
+        // Before the server hears that it has everything back.
+        self.holds_blocks.store(false, Ordering::Release);
         self.changes.lost(from_block);
         if self.is_cached.load(Ordering::Acquire) {
             return;
@@ -425,9 +443,7 @@ impl Pieces {
                 std::process::abort();
             }
         }
-        if at == 0 {
-            self.extents.clear();
-        }
+        self.extents.ends_at(at / PAGE_BYTES);
     }
 
     /// Whether a part was ever taken away.
