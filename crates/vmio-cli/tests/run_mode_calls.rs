@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use crate::common::disk::{Disk, FileSystem};
 use crate::common::modes::{self, same_as_plain, under};
 use crate::common::programs::{compiled, has, leave_out, text};
-use crate::common::{TestResult, patterned, succeeded};
+use crate::common::{TestResult, dir_in_memory, patterned, succeeded};
 
 const MODES: [&str; 3] = ["posix", "sync", "strict"];
 const CACHED_MODES: [&str; 3] = ["posix --cache 8M", "sync --cache 8M", "strict --cache 8M"];
@@ -240,7 +240,7 @@ fn handlers_that_block_all_signals_write_to_files() -> TestResult {
 
 #[test]
 fn no_file_is_leased_during_a_call_of_the_kernel() -> TestResult {
-    let dir = tempfile::tempdir()?;
+    let dir = dir_in_memory()?;
     let program = compiled("beside_calls", dir.path(), &[])?;
     for (mode, rounds) in MODES.into_iter().chain(CACHED_MODES).zip(["1000", "100", "100", "1000", "100", "100"]) {
         let file = dir.path().join("data");

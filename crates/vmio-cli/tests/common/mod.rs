@@ -28,6 +28,11 @@ pub fn patterned(len: usize) -> Vec<u8> {
     bytes
 }
 
+/// A folder in memory, where there is one: what is made durable there takes no time.
+pub fn dir_in_memory() -> std::io::Result<tempfile::TempDir> {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
+}
+
 /// Runs a command, which must succeed. Returns its output.
 pub fn succeeded(command: &mut Command) -> Result<String, Box<dyn Error>> {
     let output = command.output()?;
