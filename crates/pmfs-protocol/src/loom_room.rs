@@ -99,6 +99,46 @@ fn loom_after_an_answer_others_append_behind_what_was_appended() {
     });
 }
 
+/// The same, but a thread does not end its turn in time. So the addresses go while it stores, and are not mapped anew before the turn ends.
+#[test]
+fn loom_a_turn_that_is_abandoned_stores_nothing_over_what_others_append() {
+    loom::model(|| {
+        let file = File::new();
+        let is_mapped = Arc::new(loom::sync::Mutex::new(true));
+        let (appender, mapped) = (Arc::clone(&file), Arc::clone(&is_mapped));
+        let appender = thread::spawn(move || {
+            let Some(turn) = appender.room.turn() else { return false };
+            if turn.behind(appender.word(), 0) == 0 {
+                return false;
+            }
+            // A store to addresses that were taken away fails.
+            let is_stored = mapped
+                .lock()
+                .map(|mapped| {
+                    if *mapped {
+                        appender.store(0, 1)
+                    }
+                })
+                .is_ok();
+            is_stored && turn.stored(appender.word(), 0, 1)
+        });
+        let turn = file.room.turn_or_abandon();
+        if let Some(turn) = &turn {
+            turn.reaches(0);
+        }
+        file.word().close();
+        drop(turn);
+        *is_mapped.lock().unwrap() = false;
+        let end = file.word().length().unwrap();
+        (end..BYTES as u64).for_each(|at| file.store(at, 2));
+        if !file.room.is_abandoned() {
+            *is_mapped.lock().unwrap() = true;
+        }
+        assert_eq!(u64::from(appender.join().unwrap()), end, "an append that has returned is lost, or counts twice");
+        (end..BYTES as u64).for_each(|at| assert_eq!(file.load(at), 2, "a late store"));
+    });
+}
+
 /// The process does not answer, so others append to other blocks. Nothing counts that comes later.
 #[test]
 fn loom_what_is_stored_after_a_revocation_does_not_count() {

@@ -1,7 +1,7 @@
 //! The part of a file behind its end that a process may fill, as far as its threads and the server have to agree about it: who appends, what counts as
 //! appended, and what ends it. Where the bytes and the words lie is the caller's business.
 
-use crate::atomic::{ATTEMPTS_MAX, AtomicBool, AtomicU64, Ordering, rest, yield_now};
+use crate::atomic::{ATTEMPTS_MAX, AtomicBool, AtomicU8, AtomicU64, Ordering, RESTS_MAX, rest, yield_now};
 use crate::length_word::{CLOSED, length_of, sealed};
 
 /// A word that says how long a file is, with its seed.
@@ -41,10 +41,17 @@ impl LengthWord<'_> {
     }
 }
 
+/// Nobody appends.
+const FREE: u8 = 0;
+/// A thread has the turn.
+const BUSY: u8 = 1;
+/// A thread has the turn, and others have gone on without it.
+const ABANDONED: u8 = 2;
+
 /// The part of a file behind its end that a process may fill. One thread at a time appends.
 #[derive(Default)]
 pub struct Room {
-    is_busy: AtomicBool,
+    turn: AtomicU8,
     /// The addresses are about to show something else than the medium, for good.
     is_left: AtomicBool,
     /// The end of the leased blocks, in bytes of the file; 0 for none. It is looked at in a turn.
@@ -58,7 +65,7 @@ pub struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.room.is_busy.store(false, Ordering::Release);
+        self.room.turn.store(FREE, Ordering::Release);
     }
 }
 
@@ -66,7 +73,7 @@ impl Room {
     /// Waits a moment for the turn to append. Nothing if another thread keeps it, or this one does: a signal handler has interrupted it.
     pub fn turn(&self) -> Option<Turn<'_>> {
         for _ in 0..ATTEMPTS_MAX {
-            if !self.is_busy.swap(true, Ordering::Acquire) {
+            if self.turn.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Some(Turn { room: self });
             }
             yield_now();
@@ -74,15 +81,32 @@ impl Room {
         None
     }
 
-    /// Waits for the turn, however long that takes: before the addresses are taken away. A thread in the middle of an append would store over what
-    /// others append next. If it never ends, the server takes everything from this process.
-    pub fn turn_at_last(&self) -> Turn<'_> {
-        loop {
+    /// Waits for the turn before the addresses are taken away: a thread in the middle of an append would store over what others append next.
+    ///
+    /// A thread may not end its turn: a signal handler has interrupted it, and waits for those addresses to be taken away, or never returns. Then this
+    /// returns nothing, and [`Self::is_abandoned`] says so until that turn ends. The caller closes the word and takes all addresses away; nobody may
+    /// map them anew meanwhile.
+    pub fn turn_or_abandon(&self) -> Option<Turn<'_>> {
+        for _ in 0..RESTS_MAX {
             match self.turn() {
-                Some(turn) => return turn,
+                Some(turn) => return Some(turn),
                 None => rest(),
             }
         }
+        loop {
+            match self.turn.compare_exchange(BUSY, ABANDONED, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) | Err(ABANDONED) => return None,
+                Err(_) => {}
+            }
+            if let Some(turn) = self.turn() {
+                return Some(turn);
+            }
+        }
+    }
+
+    /// Whether a thread may still store by a turn that others do not wait for: [`Self::turn_or_abandon`].
+    pub fn is_abandoned(&self) -> bool {
+        self.turn.load(Ordering::Acquire) == ABANDONED
     }
 
     /// The addresses are about to show the kernel's page cache, where bytes behind the end are in no file. So no append counts that is not over.

@@ -53,7 +53,7 @@ impl Mounted {
         let (done, is_done) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
             let server = scope.spawn(move || {
-                let is_late = is_done.recv_timeout(Duration::from_secs(20)) == Err(RecvTimeoutError::Timeout);
+                let is_late = is_done.recv_timeout(Duration::from_secs(5)) == Err(RecvTimeoutError::Timeout);
                 self.signal(Signal::CONT).map(|()| is_late).map_err(|error| error.to_string())
             });
             let outcome = work();

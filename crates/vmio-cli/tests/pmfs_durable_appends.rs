@@ -73,7 +73,7 @@ fn again(image: &Path, folder: &Path) -> Result<Mounted, Box<dyn Error>> {
 }
 
 /// A number of the report at the end.
-fn counted(said: &str, name: &str) -> Result<u64, Box<dyn Error>> {
+pub fn counted(said: &str, name: &str) -> Result<u64, Box<dyn Error>> {
     let (_, rest) = said.split_once(&format!("\"{name}\":")).ok_or_else(|| format!("no {name}: {said}"))?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     Ok(digits.parse()?)

@@ -7,8 +7,8 @@ use std::ffi::c_int;
 use std::fmt;
 use std::mem;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rangemap::RangeSet;
@@ -30,6 +30,10 @@ use crate::table::is_regular;
 static MAPS: Mutex<Vec<Mapped>> = Mutex::new(Vec::new());
 /// Their number, for reading without the lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Whether [`NOT_DURABLE`] has any, likewise.
+static HAVE_LOST: AtomicBool = AtomicBool::new(false);
+/// Files whose mappings have ended with stores that may not be durable: the next sync says so.
+static NOT_DURABLE: Mutex<Vec<Identity>> = Mutex::new(Vec::new());
 /// In a forked child: its parent's, until the child has its own.
 static PARENTS: Mutex<Vec<Mapped>> = Mutex::new(Vec::new());
 
@@ -60,6 +64,12 @@ fn lock(mutex: &'static Mutex<Vec<Mapped>>) -> MutexGuard<'static, Vec<Mapped>> 
 #[inline]
 pub(crate) fn are_there() -> bool {
     COUNT.load(Ordering::Acquire) > 0
+}
+
+/// Whether a sync of a file may have something to do here: [`before_sync`].
+#[inline]
+pub(crate) fn matter_to_syncs() -> bool {
+    are_there() || HAVE_LOST.load(Ordering::Acquire)
 }
 
 fn of_io(error: &std::io::Error) -> Errno {
@@ -226,6 +236,11 @@ impl Mapped {
         let closed = self.map.protect(self.map.kept(), None).map_err(|error| of_io(&error));
         if let Err(error) = closed.and(fdatasync(medium)) {
             messages::say(format_args!("stores to a file that is unmapped may not be durable: {error}"));
+            let mut files = NOT_DURABLE.lock().unwrap_or_else(PoisonError::into_inner);
+            if !files.contains(&self.identity) {
+                files.push(self.identity);
+            }
+            HAVE_LOST.store(true, Ordering::Release);
         }
     }
 
@@ -412,11 +427,20 @@ pub(crate) fn place_if_missing(buffer: Range<usize>) {
 
 /// Has the kernel write stores to a file back from the processor's caches, before a sync of the file. The server does not know of them.
 pub(crate) fn before_sync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    if !are_there() {
+    if !matter_to_syncs() {
         return Ok(());
     }
     let _no_handlers = SignalsBlocked::new();
     let maps = lock(&MAPS);
+    if HAVE_LOST.load(Ordering::Acquire) {
+        let identity = identity_of(&fstat(fd)?);
+        let mut files = NOT_DURABLE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = files.iter().position(|lost| *lost == identity) {
+            files.swap_remove(at);
+            HAVE_LOST.store(!files.is_empty(), Ordering::Release);
+            return Err(Errno::IO);
+        }
+    }
     // To ask for the file takes a round trip to the server.
     if maps.iter().all(|one| one.map.medium_to_sync().is_none()) {
         return Ok(());
@@ -426,6 +450,24 @@ pub(crate) fn before_sync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
         Some(medium) => fdatasync(medium),
         None => Ok(()),
     }
+}
+
+/// The same before a sync of all files.
+pub(crate) fn before_sync_of_all() -> Result<(), Errno> {
+    if !are_there() {
+        return Ok(());
+    }
+    let _no_handlers = SignalsBlocked::new();
+    let maps = lock(&MAPS);
+    let mut synced: Vec<RawFd> = Vec::new();
+    for medium in maps.iter().filter_map(|one| one.map.medium_to_sync()) {
+        // The maps of a mount share its descriptor.
+        if !synced.contains(&medium.as_raw_fd()) {
+            fdatasync(medium)?;
+            synced.push(medium.as_raw_fd());
+        }
+    }
+    Ok(())
 }
 
 /// Completes an msync that the kernel has done: what others have taken away from a mapping, the kernel does not see there.

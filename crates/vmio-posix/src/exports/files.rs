@@ -98,7 +98,7 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
 
 /// Flushes a file: the mode does, or the cache, or Linux.
 fn synced(fd: c_int, linux: unsafe fn(c_int) -> c_int) -> c_int {
-    let stored = match program_maps::are_there() {
+    let stored = match program_maps::matter_to_syncs() {
         true => of_file(fd, |fd| program_maps::before_sync(fd).err().map(Err)),
         false => None,
     };
@@ -141,7 +141,11 @@ unsafe extern "C" fn sync() {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
-    let written = write_back_all();
+    let stored = match program_maps::are_there() {
+        true => of_file(fd, |_| program_maps::before_sync_of_all().err().map(Err)),
+        false => None,
+    };
+    let written = stored.unwrap_or(Ok(())).and(write_back_all());
     // SAFETY: by the caller.
     let status = unsafe { real::syncfs(fd) };
     if status == 0 { returned_status(written.err().map(Err)).unwrap_or(0) } else { status }

@@ -1,13 +1,19 @@
 //! Appends that take no lock, and writes that need the end of the file to stay where it is.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Added once for each write that excludes appends.
 const EXCLUDED: u64 = 1 << 32;
-/// An append that is still under way after this time waits for its own thread: a signal handler has interrupted it.
-const ENDED_WITHIN: Duration = Duration::from_secs(1);
+/// How long to wait for an append that is under way. A signal handler may have interrupted it, and may wait for this thread.
+const ENDED_WITHIN: Duration = Duration::from_millis(20);
+
+thread_local! {
+    /// Whether the thread is in the middle of an append, which a signal handler has interrupted if it asks. Constant, so that a handler can look.
+    static APPENDS: Cell<bool> = const { Cell::new(false) };
+}
 
 /// How many threads append to a file, and how many keep others from that.
 pub(super) struct AppendTurns(AtomicU64);
@@ -20,16 +26,23 @@ impl AppendTurns {
         AppendTurns(AtomicU64::new(0))
     }
 
-    /// Appends; false if that is excluded now.
+    /// Appends; false if that is excluded now, or by a handler that has interrupted an append.
     pub(super) fn append(&self, append: impl FnOnce() -> bool) -> bool {
+        if APPENDS.replace(true) {
+            return false;
+        }
         let is_free = self.0.fetch_add(1, Ordering::AcqRel) < EXCLUDED;
         let is_appended = is_free && append();
         self.0.fetch_sub(1, Ordering::AcqRel);
+        APPENDS.set(false);
         is_appended
     }
 
     /// Waits for appends under way, and keeps others from beginning. Nothing if one does not end.
     pub(super) fn exclude(&self) -> Option<WithoutAppends<'_>> {
+        if APPENDS.get() {
+            return None;
+        }
         self.0.fetch_add(EXCLUDED, Ordering::AcqRel);
         let (excluded, began) = (WithoutAppends(self), Instant::now());
         while !self.0.load(Ordering::Acquire).is_multiple_of(EXCLUDED) {

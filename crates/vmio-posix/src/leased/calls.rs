@@ -179,7 +179,7 @@ fn append<'a>(
 }
 
 /// Has the kernel append. Returns the number of bytes, and where they end, as far as that can be known.
-fn append_by_kernel(
+pub(super) fn append_by_kernel(
     description: &Description,
     fd: BorrowedFd<'_>,
     slices: &[IoSlice<'_>],

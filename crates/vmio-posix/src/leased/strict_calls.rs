@@ -10,6 +10,8 @@ use rustix::io::{Errno, pwritev};
 use smallvec::SmallVec;
 
 use super::call::Call;
+use super::calls::append_by_kernel;
+use super::description::Description;
 use super::description_table;
 use super::lease_manager::{self, Logging};
 use super::lease_requests;
@@ -157,6 +159,21 @@ fn append(call: &Call, leased: &LeasedFile, position: Position, buffers: &[&[u8]
     }
 }
 
+/// Has the kernel append, for a handler that has interrupted an append without the log. The server's is whole and durable, too, up to a mebibyte.
+fn append_beside(
+    description: &Description,
+    fd: BorrowedFd<'_>,
+    position: Position,
+    buffers: &[&[u8]],
+) -> Result<usize, Errno> {
+    let slices: SmallVec<[IoSlice<'_>; BUFFERS_ON_STACK]> = buffers.iter().map(|part| IoSlice::new(part)).collect();
+    let (written, end) = append_by_kernel(description, fd, &slices)?;
+    if position == Position::Current {
+        description.position.store(end, Ordering::Relaxed);
+    }
+    Ok(written)
+}
+
 /// The position of bytes that an append has claimed.
 fn at(claimed: &Range<u64>) -> Position {
     Position::At(claimed.start as i64)
@@ -177,7 +194,10 @@ fn write_logged(
 
     let appends = description.flags.load(Ordering::Relaxed) & libc::O_APPEND != 0;
     // The log says where the end is. Nobody may move it without the log before the file has the bytes.
-    let _alone = if appends { Some(leased.without_appends().ok_or(Errno::AGAIN)?) } else { None };
+    let alone = appends.then(|| leased.without_appends());
+    if let Some(None) = alone {
+        return append_beside(description, fd, position, &buffers);
+    }
     // A lower bound will do for a write within it: earlier writes behind it are in the log.
     let known_len = call.known_len();
     let len_before = |start: u64| match start.checked_add(bytes) {

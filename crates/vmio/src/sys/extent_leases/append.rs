@@ -102,13 +102,13 @@ impl Pieces {
         let Some(slot) = turn.slot_for(&self.holder.slots, end) else { return 0 };
         let (mut grant, holder) = (Grant::empty(), self.holder.number);
         let request = if durably { Request::to_grow_durably(holder, slot) } else { Request::to_grow(holder, slot) };
-        let Ok(_changing) = self.ask(&request, &mut grant) else { return 0 };
+        let Ok(showing) = self.ask(&request, &mut grant) else { return 0 };
         // The server may look at another word from now on, which this process may fail to map.
         turn.has_room_up_to(0);
         // Another length: then it is the kernel that knows better.
         if grant.size != end
             || !turn.says_lengths_at(&self.holder, grant.slot_at(), end)
-            || !matches!(self.map_extents(&grant, true), Placed::UpTo(_))
+            || !matches!(self.map_extents(&grant, true, &showing), Placed::UpTo(_))
         {
             return 0;
         }

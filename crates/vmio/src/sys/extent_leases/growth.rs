@@ -61,7 +61,8 @@ impl Growth {
 
     /// The word of the medium that says the length, if one does.
     fn durable_word(&self) -> Option<LengthWord<'_>> {
-        // SAFETY: it is null, or of the page that `medium_slot` keeps mapped; that one is replaced in a turn, as this is called.
+        // SAFETY: it is null, or of the page that `medium_slot` keeps mapped; that one is replaced in a turn with the lock, and this is called in a turn or
+        // with the lock.
         let word = unsafe { self.durable.load(Ordering::Acquire).as_ref()? };
         Some(LengthWord { word, seed: self.seed.load(Ordering::Relaxed) })
     }
@@ -82,24 +83,35 @@ impl Growth {
         self.room.is_left()
     }
 
-    /// Ends the room before its addresses are taken away. Nothing is appended by its slot any more.
-    pub(super) fn end(&self, slots: &Slots) {
-        let turn = self.room.turn_at_last();
-        turn.reaches(0);
+    /// Whether a thread may still store by a turn for whose end [`Self::end`] has not waited: nobody maps anything for it until then.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.room.is_abandoned()
+    }
+
+    /// Ends the room before its addresses are taken away. Nothing is appended by its slot any more. False if a thread is in the middle of an append, and does
+    /// not go on: it may still store wherever the addresses let it.
+    pub(super) fn end(&self, slots: &Slots) -> bool {
+        let turn = self.room.turn_or_abandon();
+        if let Some(turn) = &turn {
+            turn.reaches(0);
+        }
+        // Without a turn, that thread may replace the page.
+        let page = self.medium_slot.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = self.slot.swap(NO_SLOT, Ordering::SeqCst);
         if let Some(word) = self.durable_word() {
             word.close();
             self.durable.store(ptr::null_mut(), Ordering::SeqCst);
         }
+        drop(page);
         if slot != NO_SLOT {
             word_of_memory(slots, slot).close();
             let before = self.slot_before.swap(slot, Ordering::SeqCst);
-            // The room of this one has ended long ago: the server has granted another one since.
-            if before != NO_SLOT {
+            // The room of this one has ended long ago: the server has granted another one since. A thread that does not go on may still have it.
+            if before != NO_SLOT && turn.is_some() {
                 slots.give_back(before);
             }
         }
-        drop(turn);
+        turn.is_some()
     }
 
     /// Gives the slots back. The server looks at them no more.
@@ -164,6 +176,8 @@ impl Turn<'_> {
             // Nothing was appended by it.
             (Some(slot), _) => slot,
             (None, _) => {
+                // There was room in this very turn, if others have gone on without it.
+                self.turn.reaches(0);
                 let slot = slots.take()?;
                 // The server does not look at it yet. It may be closed from its last use.
                 slots.length(slot).store(sealed(end, SEED_OF_MEMORY), Ordering::Release);
@@ -243,6 +257,26 @@ mod tests {
         assert!(growth.is_left());
         assert!(!turn.stored(&slots, 150, 200));
         assert_eq!(slots.length(0).load(Ordering::Relaxed), sealed(150, SEED_OF_MEMORY));
+    }
+
+    #[test]
+    fn after_a_turn_that_was_abandoned_there_is_room_again() {
+        let (growth, slots) = (Growth::new(), slots());
+        let turn = growth.turn().unwrap();
+        let slot = turn.slot_for(&slots, 100).unwrap();
+        turn.has_room_up_to(1000);
+        assert!(!growth.end(&slots) && growth.is_abandoned());
+        assert!(!turn.stored(&slots, 100, 150));
+        // Others append meanwhile, and a lease fails.
+        let other = turn.slot_for(&slots, 200).unwrap();
+        assert_ne!(other, slot);
+        drop(turn);
+        assert!(!growth.is_abandoned());
+        let turn = growth.turn().unwrap();
+        assert_eq!(turn.slot_for(&slots, 300), Some(other));
+        turn.has_room_up_to(1000);
+        assert!(turn.stored(&slots, 300, 350));
+        assert_eq!(slots.length(slot).load(Ordering::Relaxed), sealed(100, SEED_OF_MEMORY) | CLOSED);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::extent_count::ExtentCount;
 use super::growth::Growth;
 use super::holder::{Holder, is_of_pmfs};
 use super::protections::Protections;
-use super::showing::showing;
+use super::showing::{Showing, showing};
 use crate::sys::PAGE_BYTES;
 use crate::sys::address_table::{AddressTable, GRANULE_BYTES};
 use crate::sys::fork::Generation;
@@ -73,8 +73,6 @@ pub(super) struct Pieces {
     generation: Generation,
     /// Changed by whoever may let a part show something else.
     protections: Mutex<Protections>,
-    /// Held while addresses get something else to show.
-    changing: Mutex<()>,
     /// How often a part was taken away.
     taken_away: AtomicU64,
     /// Something is leased, so the kernel has no page of the file in its cache: the server takes all leases back before that.
@@ -93,6 +91,8 @@ pub(super) enum Placed {
     UpTo(u32),
     /// The kernel serves the whole range from now on.
     ByKernel,
+    /// The kernel has to serve the range: its holes are not leased, or the process has too many extents.
+    Unserved,
     /// There is no such part, or no space for it.
     Nothing,
 }
@@ -157,7 +157,6 @@ impl LeasedMap {
             is_synchronous: is_synchronous && holder.persistence.is_synchronous(),
             generation: Generation::of_this_process()?,
             protections: Mutex::new(protections),
-            changing: Mutex::default(),
             taken_away: AtomicU64::new(0),
             holds_blocks: AtomicBool::new(false),
             changes: Changes::new(),
@@ -179,12 +178,11 @@ impl LeasedMap {
         let pieces = &map.pieces;
         let begun = MAPS.insert(pieces.range.addresses(), pieces).and_then(|()| {
             // The kernel's mapping, if there is one, ends here.
-            pieces.show(0, len, MapFlags::SHARED, pieces.holder.nothing.as_fd(), 0)
+            pieces.show(0, len, MapFlags::SHARED, pieces.holder.nothing.as_fd(), 0, &showing())
         });
         if let Err(error) = begun {
             if is_over {
-                let _changing = lock(&pieces.changing);
-                pieces.leave_to_kernel();
+                pieces.leave_to_kernel(&showing());
             }
             return Err(error);
         }
@@ -296,9 +294,11 @@ pub(super) fn access(is_writable: bool) -> ProtFlags {
 /// The handler of a touch of what is not mapped yet.
 fn resolve(address: usize, _: FaultAccess) -> Resolution {
     let Some(pieces) = MAPS.find(address) else { return Resolution::Declined };
-    // Once the kernel serves the range, its errors are the file's.
-    if !pieces.generation.is_current() || pieces.is_cached.load(Ordering::Acquire) {
+    if !pieces.generation.is_current() {
         return Resolution::Declined;
+    }
+    if pieces.is_cached.load(Ordering::Acquire) {
+        return touched(address);
     }
     let offset = address - pieces.range.base() as usize;
     let Some(block) = block_at(pieces.first_block, offset as u64) else { return Resolution::Declined };
@@ -313,6 +313,14 @@ fn resolve(address: usize, _: FaultAccess) -> Resolution {
         }
     }
     Resolution::Resolved
+}
+
+/// The outcome of a touch of what the kernel serves: it may have hit what was there before. Then it works by now, and else the error is the file's.
+fn touched(address: usize) -> Resolution {
+    let page = address / PAGE_BYTES * PAGE_BYTES;
+    // SAFETY: the advice changes no contents.
+    let is_there = unsafe { madvise(page as *mut _, PAGE_BYTES, Advice::LinuxPopulateRead) }.is_ok();
+    if is_there { Resolution::Resolved } else { Resolution::Declined }
 }
 
 impl Pieces {
@@ -337,23 +345,26 @@ impl Pieces {
         let mut grant = Grant::empty();
         for _ in 0..ATTEMPTS_MAX {
             match self.ask(&request, &mut grant) {
-                Ok(_changing) => return self.map_extents(&grant, fill),
+                Ok(showing) => {
+                    return match self.map_extents(&grant, fill, &showing) {
+                        Placed::Unserved => self.leave_to_kernel(&showing),
+                        placed => placed,
+                    };
+                }
                 // The server takes leases of the file back.
                 Err(Errno::AGAIN | Errno::INTR) => std::thread::sleep(ATTEMPT_EVERY),
-                Err(Errno::BUSY | Errno::PERM) => {
-                    let _changing = lock(&self.changing);
-                    return self.leave_to_kernel();
-                }
+                Err(Errno::BUSY | Errno::PERM) => return self.leave_to_kernel(&showing()),
                 Err(_) => return Placed::Nothing,
             }
         }
         Placed::Nothing
     }
 
-    /// Asks for a lease, which is to be mapped while the lock is held. EAGAIN if it was taken back by then.
+    /// Asks for a lease, which is to be mapped while the lock is held. EAGAIN if it was taken back by then, EBUSY if the kernel serves the map by then, and
+    /// ECANCELED while a thread may store by an append that is over.
     ///
     /// The lock is not held meanwhile: the holder's thread needs it to answer recalls, for which the server may wait before it answers this.
-    pub(super) fn ask(&self, request: &Request, grant: &mut Grant) -> Result<MutexGuard<'_, ()>, Errno> {
+    pub(super) fn ask(&self, request: &Request, grant: &mut Grant) -> Result<Showing, Errno> {
         // A forked child has other memory here.
         if !self.generation.is_current() {
             return Err(Errno::FAULT);
@@ -362,18 +373,25 @@ impl Pieces {
         request.put(grant);
         // SAFETY: the server reads the request and writes a grant, which have as many bytes.
         unsafe { ioctl(&self.file, Updater::<{ LEASE }, Grant>::new(grant))? };
-        let changing = lock(&self.changing);
+        let showing = showing();
         self.changes.granted();
         if self.taken_away.load(Ordering::SeqCst) != before {
             return Err(Errno::AGAIN);
         }
+        // Recalls pass over a map that is left to the kernel.
+        if self.growth.is_left() {
+            return Err(Errno::BUSY);
+        }
+        if self.growth.is_abandoned() {
+            return Err(Errno::CANCELED);
+        }
         if !grant.extents().is_empty() {
             self.holds_blocks.store(true, Ordering::Release);
         }
-        Ok(changing)
+        Ok(showing)
     }
 
-    pub(super) fn map_extents(&self, grant: &Grant, fill: bool) -> Placed {
+    pub(super) fn map_extents(&self, grant: &Grant, fill: bool, held: &Showing) -> Placed {
         let flags = if self.is_synchronous { self.holder.map_flags() } else { MapFlags::SHARED };
         let granted = grant.blocks();
         let mut there = 0;
@@ -385,19 +403,16 @@ impl Pieces {
             let Some(len) = self.range.len().checked_sub(at).map(|room| len.min(room)) else { return Placed::Nothing };
             // The kernel has a limit for the number of mappings, behind which it cannot even take one away (vm.max_map_count).
             if !self.extents.shows(at / PAGE_BYTES..(at + len) / PAGE_BYTES) {
-                return self.leave_to_kernel();
+                return Placed::Unserved;
             }
-            if self.show(at, len, flags, self.holder.medium.as_fd(), from).is_err() {
+            if self.show(at, len, flags, self.holder.medium.as_fd(), from, held).is_err() {
                 return Placed::Nothing;
             }
             there += extent.blocks;
         }
         // A hole of a file that is not open for stores reads as zeros, which the kernel has.
         let has_holes = there < granted.end - granted.start;
-        if has_holes && !self.is_writable && !fill {
-            return self.leave_to_kernel();
-        }
-        Placed::UpTo(granted.end)
+        if has_holes && !self.is_writable && !fill { Placed::Unserved } else { Placed::UpTo(granted.end) }
     }
 
     /// Where a block is in the range.
@@ -407,12 +422,19 @@ impl Pieces {
     }
 
     /// Has the kernel's page cache serve the whole range.
-    fn leave_to_kernel(&self) -> Placed {
+    fn leave_to_kernel(&self, held: &Showing) -> Placed {
+        if self.is_cached.load(Ordering::Acquire) {
+            return Placed::ByKernel;
+        }
         let from = u64::from(self.first_block) * PAGE_BYTES as u64;
         // What an append has stored to extents by now counts, and nothing that it stores later.
         self.growth.leave();
         self.holds_blocks.store(false, Ordering::Release);
-        if self.show(0, self.range.len(), MapFlags::SHARED, self.file.as_fd(), from).is_err() {
+        // It would store over what others append to the page cache.
+        if !self.growth.end(&self.holder.slots) {
+            return Placed::Nothing;
+        }
+        if self.show(0, self.range.len(), MapFlags::SHARED, self.file.as_fd(), from, held).is_err() {
             return Placed::Nothing;
         }
         self.extents.ends_at(0);
@@ -426,8 +448,10 @@ impl Pieces {
             return;
         }
         // What is stored by then is part of the file.
-        self.growth.end(&self.holder.slots);
-        let _changing = lock(&self.changing);
+        let is_over = self.growth.end(&self.holder.slots);
+        // A thread that may still append finds nothing to store to, wherever the end of the file is.
+        let from_block = if is_over { from_block } else { 0 };
+        let held = showing();
         self.taken_away.fetch_add(1, Ordering::SeqCst);
         // Before the server hears that it has everything back.
         self.holds_blocks.store(false, Ordering::Release);
@@ -439,7 +463,7 @@ impl Pieces {
         if at < self.range.len() {
             let len = self.range.len() - at;
             // Without this the file's blocks would become another's while this process stores to them.
-            if self.show(at, len, MapFlags::SHARED, self.holder.nothing.as_fd(), at as u64).is_err() {
+            if self.show(at, len, MapFlags::SHARED, self.holder.nothing.as_fd(), at as u64, &held).is_err() {
                 std::process::abort();
             }
         }
@@ -474,9 +498,16 @@ impl Pieces {
     }
 
     /// Lets a part of the range show a part of a file.
-    fn show(&self, at: usize, len: usize, flags: MapFlags, file: BorrowedFd<'_>, from: u64) -> io::Result<()> {
+    fn show(
+        &self,
+        at: usize,
+        len: usize,
+        flags: MapFlags,
+        file: BorrowedFd<'_>,
+        from: u64,
+        _held: &Showing,
+    ) -> io::Result<()> {
         assert!(at + len <= self.range.len(), "{len} bytes at {at} of a range of {}", self.range.len());
-        let _showing = showing();
         let protections = lock(&self.protections);
         let address = |at: usize| self.range.base().wrapping_add(at).cast();
         let show = |flags: MapFlags, file: BorrowedFd<'_>, from: u64| {

@@ -180,6 +180,10 @@ impl Leases {
         if file.recalls.load(Ordering::SeqCst) > 0 {
             return Err(libc::EAGAIN);
         }
+        if state.has_lost {
+            // A process that has blocks need not sync, and would not hear of it.
+            return Err(libc::EBUSY);
+        }
         if state.is_cached {
             // A holder would map the kernel's pages, one of which is locked while leases are recalled for it.
             let is_leased = self.fs.lease_holders(ino, 0).is_ok_and(|holders| !holders.is_empty());
@@ -276,6 +280,10 @@ impl Leases {
             state.grower = None;
             // What comes next is the kernel's to append.
             self.close_growth(ino, grower);
+            // A process that has blocks need not sync. Nobody waits for the answers.
+            for holder in self.fs.lease_holders(ino, 0).unwrap_or_default() {
+                self.holders.tell(holder, Message::Recall { ino, from_block: 0, turn: state.turn });
+            }
         }
     }
 
