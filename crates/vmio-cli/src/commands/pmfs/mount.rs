@@ -14,8 +14,9 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use vmio_pmfs::{Access, Fs, Medium, Mode, Recovered};
+use vmio_pmfs::{Access, BLOCK_BYTES, Fs, Medium, Mode, Recovered};
 use vmio_pmfs_protocol::{MOUNT_BYTES, Mount, Persistence};
+use vmio_report::size::format_size;
 
 use super::background::{self, Detached, is_in_background};
 use super::fuse::Server;
@@ -36,9 +37,10 @@ Examples:
   vmio pmfs mount --mode relaxed image /mnt
   vmio pmfs mount --assume-persistent image /mnt
                                      on a machine that a battery shuts down in order
+  vmio pmfs mount /dev/dax0.0 /mnt   on a device in mode devdax
 
 Programs that use vmio, and those under `vmio run --mode`, map the extents of files themselves if they may open the medium. All others use
-the mount as any file system.
+the mount as any file system. So do all programs where the medium is a device in mode devdax whose alignment is not 4 KiB, such as 2 MiB.
 
 In mode strict, a crash leaves all of a write or nothing. In mode relaxed it may leave any words of what a write overwrites that had not
 returned; names, lengths and all other metadata are as in mode strict. Writes over what is there are faster, and need no free space. The
@@ -115,6 +117,13 @@ fn serve(args: &MountArgs, detached: Option<Detached>) -> anyhow::Result<()> {
         (false, false) => Persistence::ByFlush,
     };
     let (holders, mount) = described(path, persistence).with_context(cannot)?;
+    let alignment = medium.alignment();
+    // Most extents could not be mapped, and what is mapped could be taken away by whole units alone.
+    let mount = (alignment <= BLOCK_BYTES).then_some(mount);
+    if mount.is_none() {
+        let (path, unit) = (path.display(), format_size(alignment));
+        tracing::info!("{path} can be mapped by {unit} alone: programs get no leases of extents, and use the kernel");
+    }
     if !persistence.is_synchronous() {
         tracing::info!("{} is no persistent memory: a power cut may take what was not synchronised", path.display());
     }
