@@ -121,8 +121,8 @@ step_vm() {
         xtask module-tests --kernel 6.12 --rounds 0 '!larger_than_the_pool' '!larger_than_the_limit' '!all_held' '!sync_beside_evictions'
         xtask vm-tests --kernel 6.12 --engine kernel kernel_engine
         xtask vm-tests --kernel 6.12 --engine ring0 ring0 ring0_exits ring0_waiting_calls
-        # What has been built for these by now. vmio-pmfs on a device in mode devdax.
-        xtask vm --kernel 6.12 --nvdimm 128 -- env vmio="$target_dir/debug/vmio" tests/vm/checks/pmfs-on-devdax
+        # What has been built for these by now. vmio-pmfs on a device in mode devdax, on one of two nodes.
+        xtask vm --kernel 6.12 --nodes 2 --nvdimm 128 -- env vmio="$target_dir/debug/vmio" tests/vm/checks/pmfs-on-devdax
     else
         xtask vm-ring0 --kernel 6.12 --timeout 1500
         # The pool of frames on two nodes, each with a core that runs guests.

@@ -8,6 +8,7 @@ mod known;
 mod leases;
 mod medium;
 mod mount;
+mod near_cores;
 mod reply;
 mod rewriter;
 

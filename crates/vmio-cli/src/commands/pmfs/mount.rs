@@ -22,6 +22,7 @@ use super::background::{self, Detached, is_in_background};
 use super::fuse::Server;
 use super::leases::{Holders, Leases};
 use super::medium;
+use super::near_cores::NearCores;
 use super::rewriter::Rewriter;
 
 /// Threads that answer the kernel. One that waits for a lease leaves the others to those who need none.
@@ -75,6 +76,10 @@ pub struct MountArgs {
     /// kernel may then take what programs believe to be durable
     #[arg(long)]
     assume_persistent: bool,
+    /// Run the server on all cores. By default it keeps to those of the NUMA node that the medium is on, where that is persistent memory: stores from
+    /// elsewhere are slower
+    #[arg(long)]
+    any_node: bool,
     /// Add the messages of the server in the background to this file
     #[arg(long, value_name = "FILE", requires = "background")]
     log: Option<PathBuf>,
@@ -116,6 +121,13 @@ fn serve(args: &MountArgs, detached: Option<Detached>) -> anyhow::Result<()> {
         (false, true) => Persistence::Assumed,
         (false, false) => Persistence::ByFlush,
     };
+    // All threads of the server come later.
+    if medium.is_synchronous()
+        && !args.any_node
+        && let Some(cores) = NearCores::of(path)
+    {
+        cores.stay();
+    }
     let (holders, mount) = described(path, persistence).with_context(cannot)?;
     let alignment = medium.alignment();
     // Most extents could not be mapped, and what is mapped could be taken away by whole units alone.
