@@ -66,15 +66,8 @@ impl ProgramRange {
         protections.set(lead..lead + len, allowed.protection());
         let offset = bytes.start - lead as u64;
         let at_once = lead + len;
-        let wanted = Wanted {
-            offset,
-            len: all,
-            at_once,
-            is_writable,
-            protections,
-            is_synchronous,
-            kernel_writes_back: true,
-        };
+        let wanted =
+            Wanted { offset, len: all, at_once, is_writable, protections, is_synchronous, kernel_writes_back: true };
         let has_allowed_stores = AtomicBool::new(allowed == Allowed::LoadsAndStores);
         Ok(LeasedMap::begin(file, wanted, None)?.map(|map| ProgramRange { map, lead, len, has_allowed_stores }))
     }
