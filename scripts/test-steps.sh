@@ -245,7 +245,7 @@ may_handle_kernel_faults() {
 # The packages for tests/vm; some programs are not in every user's PATH.
 missing_vm_packages() {
     PATH="$PATH:/usr/sbin:/sbin" missing_packages busybox=busybox-static cpio=cpio \
-        depmod=kmod mkfs.ext4=e2fsprogs ndctl=ndctl xz=xz-utils zstd=zstd debootstrap=debootstrap
+        depmod=kmod mkfs.ext4=e2fsprogs ndctl=ndctl xz=xz-utils zstd=zstd debootstrap=debootstrap python3=python3
 }
 
 nightly() {
