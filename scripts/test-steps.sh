@@ -121,6 +121,8 @@ step_vm() {
         xtask module-tests --kernel 6.12 --rounds 0 '!larger_than_the_pool' '!larger_than_the_limit' '!all_held' '!sync_beside_evictions'
         xtask vm-tests --kernel 6.12 --engine kernel kernel_engine
         xtask vm-tests --kernel 6.12 --engine ring0 ring0 ring0_exits ring0_waiting_calls
+        # What has been built for these by now. vmio-pmfs on a device in mode devdax, on one of two nodes.
+        xtask vm --kernel 6.12 --nodes 2 --nvdimm 128 -- env vmio="$target_dir/debug/vmio" tests/vm/checks/pmfs-on-devdax
     else
         xtask vm-ring0 --kernel 6.12 --timeout 1500
         # The pool of frames on two nodes, each with a core that runs guests.
@@ -243,7 +245,7 @@ may_handle_kernel_faults() {
 # The packages for tests/vm; some programs are not in every user's PATH.
 missing_vm_packages() {
     PATH="$PATH:/usr/sbin:/sbin" missing_packages busybox=busybox-static cpio=cpio \
-        depmod=kmod mkfs.ext4=e2fsprogs ndctl=ndctl xz=xz-utils zstd=zstd debootstrap=debootstrap
+        depmod=kmod mkfs.ext4=e2fsprogs ndctl=ndctl xz=xz-utils zstd=zstd debootstrap=debootstrap python3=python3
 }
 
 nightly() {

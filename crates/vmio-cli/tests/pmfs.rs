@@ -304,9 +304,15 @@ fn what_is_no_file_and_no_device_is_refused_at_once() -> TestResult {
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0)?;
     for path in [&pipe, dir.path()] {
         for call in ["stat", "fsck", "mkfs"] {
-            refused(vmio().args(["pmfs", call]).arg(path), "neither a file nor a block device")?;
+            refused(
+                vmio().args(["pmfs", call]).arg(path),
+                "neither a file, nor a block device, nor a device in mode devdax",
+            )?;
         }
-        refused(vmio().args(["pmfs", "mount"]).arg(path).arg(dir.path()), "neither a file nor a block device")?;
+        refused(
+            vmio().args(["pmfs", "mount"]).arg(path).arg(dir.path()),
+            "neither a file, nor a block device, nor a device in mode devdax",
+        )?;
     }
     refused(vmio().args(["pmfs", "mkfs", "--size", "64M"]).arg(&pipe), "--size is for files")
 }

@@ -69,7 +69,7 @@ pub enum Error {
     )]
     StillMapped,
     /// A folder, a pipe or the like is no medium.
-    #[error("it is neither a file nor a block device")]
+    #[error("it is neither a file, nor a block device, nor a device in mode devdax")]
     NoMedium,
     /// The medium begins with something else.
     #[error("there is no file system of vmio-pmfs on it: it begins with the bytes {found:02x?}")]

@@ -273,6 +273,24 @@ fn a_large_file_gets_an_aligned_start_when_it_is_closed() {
     assert_eq!(fs.aligned_extents(apart).unwrap(), (0, 8));
     fs.close(apart).unwrap();
     assert_eq!(fs.next_wanted(), None, "all of it lies in pieces");
+    // Nor one of which a part in the middle does, too.
+    let later = file(&fs, "later");
+    fs.open(later).unwrap();
+    append(&fs, later, 1 << 20, 4 << 20);
+    for part in (10..40).rev() {
+        fs.write(later, part * 450_000, &patterned(part, 450_000)).unwrap();
+        append(&fs, file(&fs, &format!("later {part}")), 4096, 4096);
+    }
+    assert_eq!(fs.aligned_extents(later).unwrap(), (1, 8));
+    fs.close(later).unwrap();
+    assert_eq!(fs.next_wanted(), None, "more than its start lies in pieces");
+    // Nor one that ends with its last use.
+    let gone = file(&fs, "gone");
+    fs.open(gone).unwrap();
+    append(&fs, gone, 1 << 20, 8 << 21);
+    fs.unlink(ROOT, b"gone").unwrap();
+    fs.close(gone).unwrap();
+    assert_eq!(fs.next_wanted(), None, "it is gone");
     drop(fs);
     sound(medium, "grown");
 }

@@ -4,9 +4,11 @@
 
 use std::sync::Arc;
 
-use vmio_pmfs::{Appends, Changes, Error, Fs, Holes, Lease, Length, Medium, New, ROOT, RangeChange, Simulated};
+use vmio_pmfs::{
+    Appends, Changes, Error, Fs, Geometry, Holes, Inspection, Lease, Length, Medium, New, ROOT, RangeChange, Simulated,
+};
 
-use crate::support::{contents, fill, made, patterned, sound};
+use crate::support::{GEOMETRY, contents, fill, made, made_of, patterned, sound};
 
 const BLOCK: u64 = 4096;
 const APPENDS: [Appends; 2] = [Appends::Volatile, Appends::Durable];
@@ -166,6 +168,77 @@ fn blocks_that_were_reserved_behind_the_end_move_or_become_free() {
         fs.holder_is_gone(1);
         drop(fs);
         sound(medium, "reserved");
+    }
+}
+
+/// What is reserved holds nothing, however much it is.
+#[test]
+fn blocks_that_were_reserved_behind_the_end_move_without_a_copy() {
+    const RESERVED: u64 = 64 << 20;
+    let medium = made_of(Geometry { blocks: 80 * 512, ..GEOMETRY });
+    let fs = Fs::mount(medium.clone()).unwrap();
+    let ino = file(&fs, "log", &patterned(1, 5000));
+    fs.change_range(ino, RangeChange::Allocate(Length::Stays), 2 * BLOCK, RESERVED).unwrap();
+    let lease = fs.lease_to_grow(ino, 1, Appends::Durable).unwrap();
+    assert_eq!(u64::from(lease.blocks.end) * BLOCK, 2 * BLOCK + RESERVED);
+    let process = Stopped { medium: medium.clone(), lease };
+    medium.record();
+    fs.revoke_lease(ino, 1, 0).unwrap();
+    let stored: usize = medium.recorded().iter().flatten().map(|store| store.bytes.len()).sum();
+    assert!(stored < 4 * BLOCK as usize, "{stored} bytes stored");
+    assert_eq!(fs.attributes(ino).unwrap().blocks, 2 + RESERVED / BLOCK, "they are other ones");
+    fs.append(ino, &[7; 9000]).unwrap();
+    process.goes_on();
+    holds(&fs, ino, &[7; 9000]);
+    // Others have left old bytes in what it got instead.
+    fs.set_attributes(ino, &Changes { size: Some(1 << 20), ..Changes::default() }).unwrap();
+    assert!(contents(&fs, ino)[14_000..].iter().all(|byte| *byte == 0));
+    fs.holder_is_gone(1);
+    drop(fs);
+    sound(medium, "moved");
+}
+
+/// A lease has so many extents at the most. What is reserved behind them, no process can store to.
+#[test]
+fn blocks_that_were_not_leased_stay() {
+    for has_failed in [false, true] {
+        let medium = made();
+        let fs = Fs::mount(medium.clone()).unwrap();
+        let (ino, other) = (file(&fs, "log", &patterned(1, 5000)), file(&fs, "other", &[]));
+        for block in 2..22 {
+            for ino in [ino, other] {
+                fs.change_range(ino, RangeChange::Allocate(Length::Stays), block * BLOCK, BLOCK).unwrap();
+            }
+        }
+        let lease = fs.lease_to_grow(ino, 1, Appends::Volatile).unwrap();
+        let leased = lease.blocks.end;
+        assert!((3..22).contains(&leased), "{leased}");
+        let places = || {
+            let extents = Inspection::new(medium.clone()).unwrap().inode(ino).unwrap().extents;
+            let of =
+                |block: u32| extents.iter().find(|one| (one.file_block..one.file_block + one.blocks).contains(&block));
+            (1..22).map(|block| of(block).map(|one| one.start + u64::from(block - one.file_block))).collect::<Vec<_>>()
+        };
+        let before = places();
+        let process = Stopped { medium: medium.clone(), lease };
+        match has_failed {
+            true => {
+                assert!(matches!(fs.grown(ino, 1, 1 << 30), Err(Error::FileTooLarge { .. })));
+                fs.end_lease(ino, 1, 1).unwrap();
+                fs.append(ino, b"").unwrap();
+                fs.append(ino, &[7; 100]).unwrap();
+            }
+            false => fs.revoke_lease(ino, 1, 0).unwrap(),
+        }
+        let moved: Vec<u32> =
+            (1..22).filter(|block| places()[*block as usize - 1] != before[*block as usize - 1]).collect();
+        assert_eq!(moved, (1..leased).collect::<Vec<_>>(), "{has_failed}");
+        process.goes_on();
+        holds(&fs, ino, if has_failed { &[7; 100] } else { &[] });
+        fs.end_lease(ino, 1, 0).unwrap();
+        fs.holder_is_gone(1);
+        drop(fs);
+        sound(medium, "not leased");
     }
 }
 

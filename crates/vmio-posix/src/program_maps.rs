@@ -128,7 +128,7 @@ pub(crate) fn map(fd: BorrowedFd<'_>, request: Request) -> Answer<usize> {
     let (map, file) = match opened {
         Ok(Some(both)) => both,
         Ok(None) => {
-            say(&"are mapped by the kernel: this process may not open the medium");
+            say(&"are mapped by the kernel: this process may not open the medium, or that is a device in mode devdax");
             return None;
         }
         Err(error) => {

@@ -73,7 +73,8 @@ impl ProgramMap {
     /// `PROT_NONE`. With `is_synchronous` stores are durable once they have left the processor's caches (MAP_SYNC), if the medium can do that;
     /// else a sync of the file makes them so.
     ///
-    /// Returns `None` if the file is none of a mounted vmio-pmfs, or this process may not open the medium.
+    /// Returns `None` if the file is none of a mounted vmio-pmfs, or this process may not open the medium. So it does if that is a device in mode
+    /// devdax, where the kernel has no msync.
     ///
     /// # Errors
     ///

@@ -172,7 +172,9 @@ impl Guest {
         }
         let file = at("nvdimm");
         let memory = format!("id=nvdimm,share=on,align=2M,size={nvdimm_bytes},mem-path={}", file.display());
-        command.args(["-object", &format!("memory-backend-file,{memory}"), "-device", "nvdimm,memdev=nvdimm"]);
+        // On the last node, so that it is far from some cores if there are several.
+        let device = format!("nvdimm,memdev=nvdimm,node={}", nodes - 1);
+        command.args(["-object", &format!("memory-backend-file,{memory}"), "-device", &device]);
         if let Some(counter) = &self.counter {
             let counts = self.out.join("instructions");
             command.arg("-plugin").arg(format!("{},out={}", counter.display(), counts.display()));

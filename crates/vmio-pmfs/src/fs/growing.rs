@@ -252,7 +252,9 @@ impl Fs {
     fn grows_no_more(&self, file: &mut Loaded, holder: u64, taken: Option<Run>) {
         let rest = self.volume.reserved.remove(file.ino);
         let kept: Vec<Run> = taken.into_iter().chain(rest).collect();
-        let held = file.map.runs_of((file.inode.size / BLOCK_BYTES) as u32..u32::MAX);
+        let from_end = (file.inode.size / BLOCK_BYTES) as u32..u32::MAX;
+        let held = file.leases.of(&from_end).filter_map(|(other, held)| (other == holder).then_some(held));
+        let held = held.flat_map(|held| file.map.runs_of(held));
         self.volume.lost.add(holder, kept.iter().copied().chain(held));
         self.volume.free(kept);
         if let Some(slot) = file.leases.growth().and_then(|growth| growth.slot) {

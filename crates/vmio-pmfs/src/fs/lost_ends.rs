@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::Fs;
-use super::growing::Released;
 use super::node::State;
 use crate::data;
 use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::inodes::block_map::Piece;
 use crate::inodes::loaded::Loaded;
+use crate::inodes::volume::Taken;
 
 impl Fs {
     /// Gives a file other blocks for its end, and for what is reserved behind it, where a process that has lost its lease may be in the middle of an
@@ -30,14 +30,33 @@ impl Fs {
         for blocks in self.lost_parts(file, first..end) {
             data::relocate(&self.volume, file, blocks, self.volume.take(1)?)?;
         }
+        self.replace_behind_end(file, end)
+    }
+
+    /// Gives a file other blocks for those that are reserved from `end` on. They hold nothing, so nothing is copied: a call that makes the file longer
+    /// makes zeros of them, or a holder stores to them first.
+    fn replace_behind_end(&self, file: &mut Loaded, end: u32) -> Result<()> {
+        let (mut taken, mut changes) = (Vec::new(), Vec::new());
         for blocks in self.lost_parts(file, end..file.map.end().max(end)) {
             match self.volume.take(blocks.len() as u64) {
-                Ok(to) => data::relocate(&self.volume, file, blocks, to)?,
-                // What was only reserved holds nothing.
-                Err(Error::NoSpace { .. }) => self.release_behind_end(file, blocks, Released::Free)?,
+                Ok(to) => {
+                    changes.push((blocks, to.runs.clone()));
+                    taken.push(to);
+                }
+                // It was only reserved.
+                Err(Error::NoSpace { .. }) => changes.push((blocks, Vec::new())),
                 Err(error) => return Err(error),
             }
         }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let remapped = file.remap(&self.volume, &changes)?;
+        let mut transaction = self.volume.journals.begin(self.volume.home());
+        file.store(&self.volume, &mut transaction, Some(&remapped));
+        transaction.commit()?;
+        taken.into_iter().for_each(Taken::keep);
+        remapped.settle(&self.volume);
         Ok(())
     }
 
@@ -46,13 +65,13 @@ impl Fs {
         let (mut parts, mut next) = (Vec::new(), blocks.start);
         while next < blocks.end {
             let piece = file.map.piece(next, (blocks.end - next).into());
-            let after = next + piece.count() as u32;
-            if let Piece::There { run, .. } = piece
-                && self.volume.lost.has(&run)
-            {
-                parts.push(next..after);
+            if let Piece::There { run, .. } = piece {
+                let in_file = |block: u64| next + (block - run.start) as u32;
+                parts.extend(
+                    self.volume.lost.parts_of(&run).iter().map(|part| in_file(part.start)..in_file(part.end())),
+                );
             }
-            next = after;
+            next += piece.count() as u32;
         }
         parts
     }

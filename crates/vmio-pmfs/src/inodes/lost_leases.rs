@@ -1,6 +1,7 @@
 //! Blocks that a process may still store to, though its lease of them was taken away.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use parking_lot::Mutex;
 
@@ -31,10 +32,21 @@ impl LostLeases {
         !self.of.lock().is_empty()
     }
 
-    /// Whether a holder may have some of these blocks mapped.
-    pub(crate) fn has(&self, run: &Run) -> bool {
-        let overlaps = |mapped: &Run| mapped.start < run.end() && run.start < mapped.end();
-        self.of.lock().values().any(|lost| lost.mapped.iter().any(overlaps))
+    /// The parts of a run that holders may have mapped, in order.
+    pub(crate) fn parts_of(&self, run: &Run) -> Vec<Run> {
+        let of = self.of.lock();
+        let common = |mapped: &Run| mapped.start.max(run.start)..mapped.end().min(run.end());
+        let mut all: Vec<_> =
+            of.values().flat_map(|lost| &lost.mapped).map(common).filter(|part| !part.is_empty()).collect();
+        all.sort_unstable_by_key(|part| part.start);
+        let mut parts: Vec<Run> = Vec::new();
+        for Range { start, end } in all {
+            match parts.last_mut().filter(|last| start <= last.end()) {
+                Some(last) => last.count = last.count.max(end - last.start),
+                None => parts.push(Run { start, count: end - start }),
+            }
+        }
+        parts
     }
 
     /// Keeps the parts of a free run that a holder may have mapped. Returns the others, which anybody may get.
@@ -80,7 +92,10 @@ mod tests {
         assert_eq!(lost.keep(run(0, 9)), [run(0, 9)]);
         lost.add(1, [run(10, 10), run(40, 5)]);
         lost.add(2, [run(15, 10)]);
-        assert!(lost.has_any() && lost.has(&run(5, 6)) && lost.has(&run(24, 9)) && !lost.has(&run(25, 15)));
+        assert!(lost.has_any());
+        assert_eq!(lost.parts_of(&run(5, 6)), [run(10, 1)]);
+        assert_eq!(lost.parts_of(&run(0, 99)), [run(10, 15), run(40, 5)], "what both have is one part");
+        assert_eq!((lost.parts_of(&run(24, 9)), lost.parts_of(&run(25, 15))), (vec![run(24, 1)], vec![]));
         assert_eq!(lost.keep(run(5, 40)), [run(5, 5), run(25, 15)]);
         let mut freed = lost.holder_is_gone(1);
         freed.sort_unstable();

@@ -1,4 +1,4 @@
-//! A medium in a mapped file: persistent memory (stores past the caches are durable at a fence), huge pages, or an ordinary file.
+//! A medium in a mapped file or device: persistent memory (stores past the caches are durable at a fence), huge pages, or an ordinary file.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -11,7 +11,9 @@ use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
 use super::Medium;
+use super::dax_device::DaxDevice;
 use crate::error::{Error, Result};
+use crate::format::geometry::BLOCK_BYTES;
 
 /// Whether a medium is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub enum Access {
 /// A file or device, mapped as a whole. A lock (flock) on it keeps other users of this crate away.
 ///
 /// Behind a mapping of ordinary files, or of a file system without DAX, stores survive the end of the process at once, and a power cut only
-/// after [`Medium::sync`].
+/// after [`Medium::sync`]. A device in mode devdax is memory itself: a fence makes stores as durable as they ever become, and it has nothing to flush.
 pub struct MappedFile {
     _file: File,
     base: NonNull<u8>,
@@ -33,6 +35,8 @@ pub struct MappedFile {
     access: Access,
     /// Whether a fence makes stores durable: the kernel has granted MAP_SYNC, and the processor is an x86-64 one.
     synchronous: bool,
+    /// The unit in which parts of it can be mapped.
+    alignment: u64,
 }
 
 // SAFETY: the mapping is memory that every thread may use; users of `Medium` lock what they read and write.
@@ -53,8 +57,10 @@ impl MappedFile {
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<MappedFile> {
         let io = |action| move |source| Error::Io { action, source };
         let path = path.as_ref();
-        let kind = std::fs::metadata(path).map_err(io("opening the file"))?.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
+        let metadata = std::fs::metadata(path).map_err(io("opening the file"))?;
+        let kind = metadata.file_type();
+        // Opening others may change them, or wait.
+        if !kind.is_file() && !kind.is_block_device() && DaxDevice::of(&metadata)?.is_none() {
             return Err(Error::NoMedium);
         }
         // The kernel refuses a block device that is mounted.
@@ -84,7 +90,9 @@ impl MappedFile {
         if access == Access::Write {
             expect_no_holders(&file)?;
         }
-        let bytes = length(&file)?;
+        let metadata = file.metadata().map_err(|source| Error::Io { action: "asking for the length", source })?;
+        let device = DaxDevice::of(&metadata)?;
+        let bytes = device.map_or_else(|| length(&file), |device| Ok(device.bytes))?;
         if bytes == 0 {
             return Err(Error::TooSmall { bytes: 0, least: 1 });
         }
@@ -104,7 +112,13 @@ impl MappedFile {
         let is_synchronous = synchronous.is_some();
         let base = synchronous.map_or_else(|| map(MapFlags::SHARED), Ok).map_err(failed("mapping the file"))?;
         let base = NonNull::new(base.cast()).ok_or(Error::InUse)?;
-        Ok(MappedFile { _file: file, base, bytes, access, synchronous: is_synchronous })
+        let alignment = device.map_or(BLOCK_BYTES, |device| device.alignment);
+        Ok(MappedFile { _file: file, base, bytes, access, synchronous: is_synchronous, alignment })
+    }
+
+    /// The unit in which parts of it can be mapped: [`BLOCK_BYTES`], but for devices in mode devdax.
+    pub fn alignment(&self) -> u64 {
+        self.alignment
     }
 
     /// Whether a fence makes stores durable. Else only [`Medium::sync`] does.

@@ -1,5 +1,6 @@
 //! Memory that a file system lies on: bytes that are loaded and stored one by one, and fences that make stores durable.
 
+mod dax_device;
 pub(crate) mod mapped;
 pub(crate) mod overlay;
 pub(crate) mod simulated;

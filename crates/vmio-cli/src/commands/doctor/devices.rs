@@ -9,6 +9,10 @@ use rustix::fs::Access as Rights;
 use serde::Serialize;
 use vmio::backing::DaxBacking;
 use vmio::{Access, Error};
+use vmio_report::size::format_size;
+
+/// The devices of the dax bus.
+const DAX_DEVICES: &str = "/sys/bus/dax/devices";
 
 /// The devices of this machine.
 #[derive(Serialize)]
@@ -16,6 +20,7 @@ pub struct Devices {
     /// The instructions that copy to and from persistent memory and write cache lines back; none on processors that vmio does not know.
     persistent_memory: Option<String>,
     pmem_devices: Vec<PmemDevice>,
+    dax_devices: Vec<DaxDevice>,
     /// File systems that are mounted with DAX.
     dax_mounts: Vec<DaxMount>,
     nvme_namespaces: Vec<NvmeNamespace>,
@@ -31,6 +36,17 @@ struct PmemDevice {
     dax: bool,
     /// The mount point of its file system.
     mounted_at: Option<PathBuf>,
+}
+
+/// Memory without a file system: a device in mode devdax.
+#[derive(Serialize)]
+struct DaxDevice {
+    path: PathBuf,
+    bytes: u64,
+    /// The unit of its mappings.
+    alignment_bytes: u64,
+    /// Whether this user may read and write it.
+    accessible: bool,
 }
 
 #[derive(Serialize)]
@@ -70,6 +86,7 @@ impl Devices {
         Devices {
             persistent_memory,
             pmem_devices: names_in("/sys/block").iter().filter_map(|name| pmem_device(name, &mounts)).collect(),
+            dax_devices: names_in(DAX_DEVICES).iter().filter_map(|name| dax_device(name)).collect(),
             dax_mounts: mounts.lines().filter_map(dax_mount).map(DaxMount::tried).collect(),
             nvme_namespaces: names_in("/dev").iter().filter_map(|name| namespace(name, &mounts)).collect(),
             kernel_module: module
@@ -91,6 +108,13 @@ impl Devices {
                 (false, None) => "without DAX: `ndctl create-namespace --mode fsdax` enables it".to_owned(),
             };
             line("", &format!("{}: {state}", path.display()))?;
+        }
+        for DaxDevice { path, bytes, alignment_bytes, accessible } in &self.dax_devices {
+            let (size, alignment) = (format_size(*bytes), format_size(*alignment_bytes));
+            line("", &format!("{}: {size} in mode devdax, aligned at {alignment}: for `vmio pmfs`", path.display()))?;
+            if !accessible {
+                line("", "  -> this user may not read and write it")?;
+            }
         }
         for DaxMount { path, file_system, option, map_sync } in &self.dax_mounts {
             let maps = match map_sync {
@@ -163,6 +187,16 @@ fn pmem_device(name: &str, mounts: &str) -> Option<PmemDevice> {
         dax: dax.trim() == "1",
         mounted_at: mounted_at(name, mounts),
     })
+}
+
+/// A device of the dax bus, as /sys describes it, unless the kernel uses it as system memory.
+fn dax_device(name: &str) -> Option<DaxDevice> {
+    let folder = Path::new(DAX_DEVICES).join(name);
+    let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok();
+    let is_handed_out = fs::read_link(folder.join("driver")).is_ok_and(|driver| driver.ends_with("device_dax"));
+    let (bytes, alignment_bytes) = (number("size")?, number("align")?);
+    let path = Path::new("/dev").join(name);
+    is_handed_out.then(|| DaxDevice { accessible: may_use(&path), path, bytes, alignment_bytes })
 }
 
 /// A line of /proc/self/mounts, if it is of a file system with DAX.

@@ -41,12 +41,12 @@ pub struct Server {
     fs: Arc<Fs>,
     known: Known,
     leases: Arc<Leases>,
-    /// The description of the mount for processes that lease extents.
-    mount: [u8; MOUNT_BYTES],
+    /// The description of the mount for processes that lease extents, if any may.
+    mount: Option<[u8; MOUNT_BYTES]>,
 }
 
 impl Server {
-    pub fn new(fs: Arc<Fs>, leases: Arc<Leases>, mount: [u8; MOUNT_BYTES]) -> Server {
+    pub fn new(fs: Arc<Fs>, leases: Arc<Leases>, mount: Option<[u8; MOUNT_BYTES]>) -> Server {
         Server { known: Known::new(Arc::clone(&fs)), fs, leases, mount }
     }
 
@@ -461,7 +461,11 @@ impl Filesystem for Server {
         reply: ReplyIoctl,
     ) {
         match command {
-            MOUNT => reply.ioctl(0, &self.mount),
+            MOUNT => match &self.mount {
+                Some(mount) => reply.ioctl(0, mount),
+                // As any file system's server that knows nothing of leases.
+                None => reply.error(Errno::ENOTTY),
+            },
             LEASE => match LeaseRequest::from_bytes(bytes) {
                 Some(request) => match self.leases.lease(ino.0, handle, &request) {
                     Ok(grant) => reply.ioctl(0, grant.as_bytes()),

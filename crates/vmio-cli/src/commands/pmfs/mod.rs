@@ -8,6 +8,7 @@ mod known;
 mod leases;
 mod medium;
 mod mount;
+mod near_cores;
 mod reply;
 mod rewriter;
 
@@ -37,6 +38,7 @@ Examples:
   vmio pmfs mkfs --size 1G image     make a file system in a new file
   vmio pmfs mkfs --size 1G /mnt/pmem/image
                                      make one on persistent memory: in a file of a file system that is mounted with DAX
+  vmio pmfs mkfs /dev/dax0.0         make one on a device in mode devdax
   vmio pmfs mount image /mnt         mount it, until umount or Ctrl-C
   vmio pmfs fsck image               check it without changing it
   vmio pmfs fsck --repair image      repair what is provable

@@ -14,13 +14,15 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use vmio_pmfs::{Access, Fs, Medium, Mode, Recovered};
+use vmio_pmfs::{Access, BLOCK_BYTES, Fs, Medium, Mode, Recovered};
 use vmio_pmfs_protocol::{MOUNT_BYTES, Mount, Persistence};
+use vmio_report::size::format_size;
 
 use super::background::{self, Detached, is_in_background};
 use super::fuse::Server;
 use super::leases::{Holders, Leases};
 use super::medium;
+use super::near_cores::NearCores;
 use super::rewriter::Rewriter;
 
 /// Threads that answer the kernel. One that waits for a lease leaves the others to those who need none.
@@ -36,9 +38,10 @@ Examples:
   vmio pmfs mount --mode relaxed image /mnt
   vmio pmfs mount --assume-persistent image /mnt
                                      on a machine that a battery shuts down in order
+  vmio pmfs mount /dev/dax0.0 /mnt   on a device in mode devdax
 
 Programs that use vmio, and those under `vmio run --mode`, map the extents of files themselves if they may open the medium. All others use
-the mount as any file system.
+the mount as any file system. So do all programs where the medium is a device in mode devdax whose alignment is not 4 KiB, such as 2 MiB.
 
 In mode strict, a crash leaves all of a write or nothing. In mode relaxed it may leave any words of what a write overwrites that had not
 returned; names, lengths and all other metadata are as in mode strict. Writes over what is there are faster, and need no free space. The
@@ -73,6 +76,10 @@ pub struct MountArgs {
     /// kernel may then take what programs believe to be durable
     #[arg(long)]
     assume_persistent: bool,
+    /// Run the server on all cores. By default it keeps to those of the NUMA node that the medium is on, where that is persistent memory: stores from
+    /// elsewhere are slower
+    #[arg(long)]
+    any_node: bool,
     /// Add the messages of the server in the background to this file
     #[arg(long, value_name = "FILE", requires = "background")]
     log: Option<PathBuf>,
@@ -114,7 +121,21 @@ fn serve(args: &MountArgs, detached: Option<Detached>) -> anyhow::Result<()> {
         (false, true) => Persistence::Assumed,
         (false, false) => Persistence::ByFlush,
     };
+    // All threads of the server come later.
+    if medium.is_synchronous()
+        && !args.any_node
+        && let Some(cores) = NearCores::of(path)
+    {
+        cores.stay();
+    }
     let (holders, mount) = described(path, persistence).with_context(cannot)?;
+    let alignment = medium.alignment();
+    // Most extents could not be mapped, and what is mapped could be taken away by whole units alone.
+    let mount = (alignment <= BLOCK_BYTES).then_some(mount);
+    if mount.is_none() {
+        let (path, unit) = (path.display(), format_size(alignment));
+        tracing::info!("{path} can be mapped by {unit} alone: programs get no leases of extents, and use the kernel");
+    }
     if !persistence.is_synchronous() {
         tracing::info!("{} is no persistent memory: a power cut may take what was not synchronised", path.display());
     }

@@ -297,4 +297,15 @@ mod tests {
         assert_ne!(turn.slot_for(&slots, 100), Some(slot));
         assert_eq!(slots.length(slot).load(Ordering::Relaxed), sealed(150, SEED_OF_MEMORY) | CLOSED);
     }
+
+    #[test]
+    fn a_slot_that_the_server_has_closed_stays_closed() {
+        let (growth, slots) = (Growth::new(), slots());
+        let turn = growth.turn().unwrap();
+        let slot = turn.slot_for(&slots, 100).unwrap();
+        // The server does so before this process has got any room.
+        slots.length(slot).fetch_or(CLOSED, Ordering::SeqCst);
+        assert_eq!(turn.slot_for(&slots, 100), None);
+        assert_eq!(slots.length(slot).load(Ordering::Relaxed), sealed(100, SEED_OF_MEMORY) | CLOSED);
+    }
 }

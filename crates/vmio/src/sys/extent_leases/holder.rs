@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -50,6 +50,9 @@ pub(super) struct Holder {
     pub(super) nothing: File,
     /// The way in which stores become durable.
     pub(super) persistence: Persistence,
+    /// Whether the kernel writes stores through a mapping of the medium back from the caches when it is asked to (msync, fdatasync). A device in mode devdax
+    /// has no such call.
+    pub(super) kernel_writes_back: bool,
     /// The lengths of files that grow, as the server reads them.
     pub(super) slots: Slots,
     connection: UnixStream,
@@ -156,6 +159,7 @@ impl Holder {
             medium,
             nothing,
             persistence: mount.persistence,
+            kernel_writes_back: !metadata.file_type().is_char_device(),
             slots,
             connection,
             state: Mutex::default(),

@@ -57,6 +57,8 @@ pub(super) struct Wanted {
     pub(super) protections: Protections,
     /// Whether stores are to be durable without a call, where the medium can do that.
     pub(super) is_synchronous: bool,
+    /// Whether somebody calls msync on the addresses, or leaves it to the kernel to write stores back.
+    pub(super) kernel_writes_back: bool,
 }
 
 /// The addresses of a map, and what they show.
@@ -123,7 +125,16 @@ impl LeasedMap {
     ) -> io::Result<Option<LeasedMap>> {
         let len = len.next_multiple_of(GRANULE_BYTES);
         let protections = Protections::of(len, access(is_writable));
-        Self::begin(file, Wanted { offset, len, at_once: len, is_writable, protections, is_synchronous: true }, None)
+        let wanted = Wanted {
+            offset,
+            len,
+            at_once: len,
+            is_writable,
+            protections,
+            is_synchronous: true,
+            kernel_writes_back: false,
+        };
+        Self::begin(file, wanted, None)
     }
 
     /// The same with more choice: at addresses of its own, or over a mapping that a child forked just now has inherited.
@@ -132,13 +143,16 @@ impl LeasedMap {
         wanted: Wanted,
         over: Option<Reservation>,
     ) -> io::Result<Option<LeasedMap>> {
-        let Wanted { offset, len, at_once, is_writable, protections, is_synchronous } = wanted;
+        let Wanted { offset, len, at_once, is_writable, protections, is_synchronous, kernel_writes_back } = wanted;
         let mode = fcntl_getfl(&file)? & OFlags::RWMODE;
         if mode != OFlags::RDWR && is_writable == (mode == OFlags::RDONLY) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let stat = fstat(&file)?;
-        let Some(holder) = Holder::of(file.as_fd(), stat.st_dev, is_writable)? else { return Ok(None) };
+        let holder = Holder::of(file.as_fd(), stat.st_dev, is_writable)?;
+        let Some(holder) = holder.filter(|holder| holder.kernel_writes_back >= kernel_writes_back) else {
+            return Ok(None);
+        };
         let first_block = u32::try_from(offset / PAGE_BYTES as u64).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let nothing = holder.nothing.as_fd();
         let access = ProtFlags::empty();

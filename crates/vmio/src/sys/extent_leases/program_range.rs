@@ -65,7 +65,9 @@ impl ProgramRange {
         let mut protections = Protections::of(all, ProtFlags::empty());
         protections.set(lead..lead + len, allowed.protection());
         let offset = bytes.start - lead as u64;
-        let wanted = Wanted { offset, len: all, at_once: lead + len, is_writable, protections, is_synchronous };
+        let at_once = lead + len;
+        let wanted =
+            Wanted { offset, len: all, at_once, is_writable, protections, is_synchronous, kernel_writes_back: true };
         let has_allowed_stores = AtomicBool::new(allowed == Allowed::LoadsAndStores);
         Ok(LeasedMap::begin(file, wanted, None)?.map(|map| ProgramRange { map, lead, len, has_allowed_stores }))
     }
@@ -197,6 +199,7 @@ impl ProgramRange {
             is_writable: pieces.is_writable,
             protections: pieces.protections(),
             is_synchronous: pieces.is_synchronous,
+            kernel_writes_back: true,
         };
         let adopted = LeasedMap::begin(Arc::clone(&pieces.file), wanted, Some(over));
         if !matches!(adopted, Ok(Some(_))) {

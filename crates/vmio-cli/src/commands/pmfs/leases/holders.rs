@@ -272,6 +272,11 @@ fn has_ended(process: &OwnedFd, within: Option<Duration>) -> bool {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
+    use fuser::FileHandle;
+    use vmio_pmfs::{Error, Fs, Geometry, New, ROOT};
+    use vmio_pmfs_protocol::{MESSAGE_BYTES, Request, SEED_OF_MEMORY, sealed};
+
+    use super::super::{LOADS, STORES, TAKING_ROOM_BACK_MAX};
     use super::*;
 
     /// The outcome of showing a descriptor to the server of a medium.
@@ -298,5 +303,47 @@ mod tests {
             let error = shown(of_medium, refused).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{refused:?}");
         }
+    }
+
+    /// The call that has found no space would else find none again: the process asks for as much as it has given back.
+    #[test]
+    fn room_that_is_taken_back_is_not_leased_before_the_call_is_over() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(16 << 20).unwrap();
+        let medium: Arc<dyn Medium> = Arc::new(MappedFile::open(image.path(), Access::Write).unwrap());
+        Fs::make(&medium, Geometry::of(medium.len(), 1), false, (0, 0)).unwrap();
+        let fs = Arc::new(Fs::mount(medium).unwrap());
+        let ino = fs.create(ROOT, b"log", New::File, 0o644, (0, 0)).unwrap().ino;
+        let metadata = image.as_file().metadata().unwrap();
+        let holders = Arc::new(Holders::new((metadata.dev(), metadata.ino())).unwrap());
+        let leases = Leases::new(Arc::clone(&fs), Arc::clone(&holders), Duration::from_secs(60), false);
+        // A process that is about to append.
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let opened = File::options().read(true).write(true).open(image.path()).unwrap();
+        send_with(&theirs, &[0], opened.as_fd()).unwrap();
+        let (number, _connection, _alive) = holders.greet(ours).unwrap();
+        let slots = File::from(receive_with(&theirs, &mut [0; MESSAGE_BYTES]).unwrap());
+        let slots = MappedFile::new(slots, Access::Write).unwrap();
+        slots.write(0, &sealed(0, SEED_OF_MEMORY).to_le_bytes());
+        let asks = || leases.lease(ino, FileHandle(LOADS | STORES), &Request::to_grow(number, 0)).map(drop);
+        asks().unwrap();
+        let no_space = || Error::NoSpace { wanted: 1 };
+        thread::scope(|scope| {
+            scope.spawn(|| match Message::receive(&theirs).unwrap() {
+                Message::Recall { ino, from_block, turn } => leases.end_lease(ino, number, from_block, turn),
+                other => panic!("{other:?}"),
+            });
+            let mut calls = 0;
+            let again = leases.without_leases(|| {
+                calls += 1;
+                if calls == 1 { Err(no_space()) } else { Ok(asks()) }
+            });
+            assert_eq!((again.unwrap(), calls), (Err(libc::EAGAIN), 2));
+        });
+        asks().unwrap();
+        // As many threads as may take room back do that already.
+        leases.taking_room_back.store(TAKING_ROOM_BACK_MAX, Ordering::SeqCst);
+        let refused = leases.without_leases(|| Err::<(), _>(no_space()));
+        assert!(matches!(refused, Err(Error::NoSpace { .. })) && fs.is_growing(ino), "{refused:?}");
     }
 }
