@@ -107,6 +107,10 @@ impl MappedFile {
         };
         // Elsewhere stores stay in the caches at a fence, and only a flush by the kernel makes them durable.
         let is_past_caches = cfg!(target_arch = "x86_64");
+        if device.is_some() && !is_past_caches {
+            let source = std::io::Error::new(std::io::ErrorKind::Unsupported, "it cannot be flushed on this processor");
+            return Err(Error::Io { action: "mapping a device in mode devdax", source });
+        }
         let synchronous =
             is_past_caches.then(|| map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC)).and_then(|map| map.ok());
         let is_synchronous = synchronous.is_some();
