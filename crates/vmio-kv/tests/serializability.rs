@@ -4,6 +4,7 @@
 //! of a graph. Another edge leads from a transaction that had returned to each one that began later. A cycle disproves serializability.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::support::Random;
@@ -252,5 +253,43 @@ fn no_update_is_lost() {
     });
     for keyspace in &keyspaces {
         assert_eq!(keyspace.get(b"count").unwrap().map(|value| count(&value)), Some(THREADS * EACH / 2));
+    }
+}
+
+/// Each of two threads reads the key that the other one writes, at the same time: one of them at least has to see the other's write.
+#[test]
+fn commits_at_the_same_time_see_each_other() {
+    const ROUNDS: u64 = 3000;
+    let (db, keyspaces) = store(5);
+    let barrier = Barrier::new(2);
+    let commits = |own: usize| {
+        let (db, keyspaces, barrier) = (&db, &keyspaces, &barrier);
+        move || {
+            let read = |round: u64| {
+                let mut transaction = db.transaction();
+                let other = transaction.get(&keyspaces[1 - own], b"round").unwrap().map_or(0, |value| count(&value));
+                transaction.put(&keyspaces[own], b"round", &round.to_le_bytes()).unwrap();
+                (transaction, other)
+            };
+            let mut seen = Vec::new();
+            for round in 1..=ROUNDS {
+                let (mut transaction, mut other) = read(round);
+                barrier.wait();
+                while let Err(error) = transaction.commit() {
+                    assert!(matches!(error, Error::Conflict { .. }), "{error}");
+                    (transaction, other) = read(round);
+                }
+                seen.push(other);
+                barrier.wait();
+            }
+            seen
+        }
+    };
+    let [left, right] = std::thread::scope(|scope| {
+        let threads = [0, 1].map(|own| scope.spawn(commits(own)));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    for (round, (left, right)) in (1..).zip(left.into_iter().zip(right)) {
+        assert!(left == round || right == round, "in round {round} they saw {left} and {right}");
     }
 }
