@@ -57,7 +57,7 @@ bench-programs: ## measure programs that map files (numpy, LMDB, Polars, Java...
 bench-ring0: ## measure faults in guest mode at ring 0 beside Linux mmap, on zram (needs root and hardware virtualisation), or with BENCH_GUEST=1 count instructions in a guest
 	@scripts/bench-ring0
 
-bench-pmfs: ## count page faults and instructions of vmio-pmfs, ext4 and XFS with DAX, in a guest (BENCH_PARTS="faults calls lmdb breakdown staging")
+bench-pmfs: ## count page faults and instructions of vmio-pmfs, ext4 and XFS with DAX, in a guest (BENCH_PARTS="faults calls lmdb rocksdb radix breakdown staging")
 	@scripts/bench-pmfs
 
 bench-busy: ## measure loads and stores beside Linux mmap while other threads keep all cores busy; writes docs/benchmarks/busy.md (needs root)

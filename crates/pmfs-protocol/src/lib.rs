@@ -33,7 +33,7 @@ pub use grant::{EXTENTS_MAX, Extent, Grant, Request, SLOT_BYTES, SLOTS};
 pub use length_word::{CLOSED, FREE, SEED_OF_MEMORY, length_in, length_of, sealed};
 pub use message::{MESSAGE_BYTES, Message};
 pub use mount::{MOUNT_BYTES, Mount, PATH_BYTES_MAX, Persistence, SOCKET_BYTES};
-pub use room::{LengthWord, Room, Turn};
+pub use room::{Ending, LengthWord, Room, Turn};
 
 use rustix::ioctl::{Opcode, opcode};
 

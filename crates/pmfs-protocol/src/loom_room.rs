@@ -8,7 +8,7 @@ use loom::thread;
 
 use crate::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::length_word::{CLOSED, sealed};
-use crate::room::{LengthWord, Room};
+use crate::room::{Ending, LengthWord, Room};
 
 const SEED: u32 = 7;
 const BYTES: usize = 3;
@@ -122,12 +122,12 @@ fn loom_a_turn_that_is_abandoned_stores_nothing_over_what_others_append() {
                 .is_ok();
             is_stored && turn.stored(appender.word(), 0, 1)
         });
-        let turn = file.room.turn_or_abandon();
-        if let Some(turn) = &turn {
+        let ending = file.room.turn_or_abandon();
+        if let Ending::InTurn(turn) = &ending {
             turn.reaches(0);
         }
         file.word().close();
-        drop(turn);
+        drop(ending);
         *is_mapped.lock().unwrap() = false;
         let end = file.word().length().unwrap();
         (end..BYTES as u64).for_each(|at| file.store(at, 2));

@@ -58,6 +58,16 @@ pub struct Room {
     end: AtomicU64,
 }
 
+/// The way in which a room ends.
+pub enum Ending<'a> {
+    /// Nobody appends.
+    InTurn(Turn<'a>),
+    /// A thread has a turn that does not end.
+    Abandons,
+    /// The same turn as at an end before.
+    WasAbandoned,
+}
+
 /// Until it is dropped, no other thread of the process appends.
 pub struct Turn<'a> {
     room: &'a Room,
@@ -73,33 +83,39 @@ impl Room {
     /// Waits a moment for the turn to append. Nothing if another thread keeps it, or this one does: a signal handler has interrupted it.
     pub fn turn(&self) -> Option<Turn<'_>> {
         for _ in 0..ATTEMPTS_MAX {
-            if self.turn.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Some(Turn { room: self });
+            if let Some(turn) = self.turn_now() {
+                return Some(turn);
             }
             yield_now();
         }
         None
     }
 
+    fn turn_now(&self) -> Option<Turn<'_>> {
+        let is_free = self.turn.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        is_free.then(|| Turn { room: self })
+    }
+
     /// Waits for the turn before the addresses are taken away: a thread in the middle of an append would store over what others append next.
     ///
     /// A thread may not end its turn: a signal handler has interrupted it, and waits for those addresses to be taken away, or never returns. Then this
-    /// returns nothing, and [`Self::is_abandoned`] says so until that turn ends. The caller closes the word and takes all addresses away; nobody may
-    /// map them anew meanwhile.
-    pub fn turn_or_abandon(&self) -> Option<Turn<'_>> {
+    /// goes on without the turn, and [`Self::is_abandoned`] says so until that turn ends. The caller closes the word and takes all addresses away, also
+    /// those of the word; nobody may map them anew meanwhile.
+    pub fn turn_or_abandon(&self) -> Ending<'_> {
         for _ in 0..RESTS_MAX {
-            match self.turn() {
-                Some(turn) => return Some(turn),
+            match self.turn_now() {
+                Some(turn) => return Ending::InTurn(turn),
                 None => rest(),
             }
         }
         loop {
             match self.turn.compare_exchange(BUSY, ABANDONED, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) | Err(ABANDONED) => return None,
+                Ok(_) => return Ending::Abandons,
+                Err(ABANDONED) => return Ending::WasAbandoned,
                 Err(_) => {}
             }
-            if let Some(turn) = self.turn() {
-                return Some(turn);
+            if let Some(turn) = self.turn_now() {
+                return Ending::InTurn(turn);
             }
         }
     }

@@ -118,8 +118,8 @@ impl SharedMap {
         matches!(&self.kind, Kind::Persistent(map) if map.is_synchronous())
     }
 
-    /// Returns whether a sync of the file has nothing left to do: it is one of vmio-pmfs on persistent memory, where all calls of all processes are durable
-    /// when they return, and no process has it mapped by the page cache. Stores of programs to mappings of their own are another matter
+    /// Returns whether a sync of the file has nothing left to do. It is one of vmio-pmfs on persistent memory: all calls of all processes are durable when
+    /// they return. And no process has it mapped by the page cache. Stores of programs to mappings of their own are another matter
     /// ([`crate::ProgramMap::medium_to_sync`]).
     pub fn is_always_durable(&self) -> bool {
         matches!(&self.kind, Kind::Persistent(map) if map.is_always_durable())

@@ -216,20 +216,32 @@ pub(super) unsafe fn all<'a>(buffers: *const iovec, count: c_int) -> impl Iterat
 }
 
 /// Makes a call of the kernel's, which may get pointers into mappings of extents that are not leased yet. The kernel cannot wait for leases, so it says EFAULT.
+#[inline]
 pub(super) fn placed(buffers: impl IntoIterator<Item = Range<usize>>, call: impl Fn() -> ssize_t) -> ssize_t {
-    let done = call();
+    let mut buffers = Some(buffers);
+    // The call is in one place, so that it is compiled into this.
+    loop {
+        let done = call();
+        if done != -1 || !buffers.take().is_some_and(place) {
+            return done;
+        }
+    }
+}
+
+/// Leases what buffers show, after a call has failed. Returns whether that is worth another attempt.
+#[cold]
+fn place(buffers: impl IntoIterator<Item = Range<usize>>) -> bool {
     // SAFETY: the address of the thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
-    if done != -1 || !program_maps::are_there() || unsafe { *errno } != libc::EFAULT {
-        return done;
+    if !program_maps::are_there() || unsafe { *errno } != libc::EFAULT {
+        return false;
     }
     let placed =
         entry::enter(|| Some(Ok(buffers.into_iter().filter(|part| program_maps::place(part.clone())).count())));
-    let is_placed = placed.is_some_and(|placed| placed.is_ok_and(|placed| placed > 0));
     // SAFETY: as above.
     unsafe { *errno = libc::EFAULT };
-    if is_placed { call() } else { done }
+    placed.is_some_and(|placed| placed.is_ok_and(|placed| placed > 0))
 }
 
 fn total(buffers: &[iovec]) -> usize {

@@ -1,6 +1,7 @@
 //! Appends that take no lock, and writes that need the end of the file to stay where it is.
 
 use std::cell::Cell;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,8 +12,9 @@ const EXCLUDED: u64 = 1 << 32;
 const ENDED_WITHIN: Duration = Duration::from_millis(20);
 
 thread_local! {
-    /// Whether the thread is in the middle of an append, which a signal handler has interrupted if it asks. Constant, so that a handler can look.
-    static APPENDS: Cell<bool> = const { Cell::new(false) };
+    /// The turns of the file to which the thread is in the middle of an append, which a signal handler has interrupted if it asks; else null. Constant, so
+    /// that a handler can look.
+    static APPENDS: Cell<*const AppendTurns> = const { Cell::new(ptr::null()) };
 }
 
 /// How many threads append to a file, and how many keep others from that.
@@ -26,21 +28,27 @@ impl AppendTurns {
         AppendTurns(AtomicU64::new(0))
     }
 
-    /// Appends; false if that is excluded now, or by a handler that has interrupted an append.
+    /// Appends; false if that is excluded now, or by a handler that has interrupted an append to the file.
     pub(super) fn append(&self, append: impl FnOnce() -> bool) -> bool {
-        if APPENDS.replace(true) {
+        if self.is_interrupted() {
             return false;
         }
+        let before = APPENDS.replace(self);
         let is_free = self.0.fetch_add(1, Ordering::AcqRel) < EXCLUDED;
         let is_appended = is_free && append();
         self.0.fetch_sub(1, Ordering::AcqRel);
-        APPENDS.set(false);
+        APPENDS.set(before);
         is_appended
+    }
+
+    /// Whether the thread has interrupted its own append.
+    fn is_interrupted(&self) -> bool {
+        ptr::eq(APPENDS.get(), self) && !self.0.load(Ordering::Relaxed).is_multiple_of(EXCLUDED)
     }
 
     /// Waits for appends under way, and keeps others from beginning. Nothing if one does not end.
     pub(super) fn exclude(&self) -> Option<WithoutAppends<'_>> {
-        if APPENDS.get() {
+        if self.is_interrupted() {
             return None;
         }
         self.0.fetch_add(EXCLUDED, Ordering::AcqRel);

@@ -1,5 +1,6 @@
 //! A call of the program's on a description that vmio may serve.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -28,6 +29,8 @@ pub(crate) struct Call {
     /// How often the file may have become shorter before the call learnt its length. None where the kernel serves the map: it alone knows the length,
     /// and only now.
     cuts: Option<u64>,
+    /// A lower bound of the file's length after these cuts, from the beginning of the call and from what it has done.
+    learnt_len: Cell<u64>,
 }
 
 impl Call {
@@ -39,7 +42,7 @@ impl Call {
                 return None;
             }
             description.begin();
-            let mut call = Call { description, fd, leased: None, cuts: Some(NEVER_CUT) };
+            let mut call = Call { description, fd, leased: None, cuts: Some(NEVER_CUT), learnt_len: Cell::new(0) };
             let is_same = of_descriptor(fd).is_some_and(|now| std::ptr::eq(now, description));
             match description.state() {
                 State::Unleased if is_same => return Some(call),
@@ -80,13 +83,18 @@ impl Call {
         is_same
     }
 
-    /// Learns the length anew if another process may have cut the file. Nothing keeps it from that where this process maps the medium itself.
+    /// Learns the length. Asks for it if another process may have cut the file: nothing keeps it from that where this process maps the medium itself.
     #[inline]
     fn learn_length(&mut self) {
-        let Some(leased) = self.leased.filter(|leased| leased.has_extents()) else { return };
-        self.cuts = leased.cuts();
-        if self.cuts.is_some_and(|cuts| self.description.known_length.after(cuts).is_none()) {
-            self.ask_for_length(leased);
+        let Some(leased) = self.leased else { return };
+        if leased.has_extents() {
+            self.cuts = leased.cuts();
+        }
+        let Some(cuts) = self.cuts else { return };
+        match self.description.known_length.after(cuts) {
+            Some(len) => self.learnt_len.set(len),
+            None if leased.has_extents() => self.ask_for_length(leased),
+            None => {}
         }
     }
 
@@ -100,6 +108,7 @@ impl Call {
             }
             let before = std::mem::replace(&mut self.cuts, leased.cuts());
             if before == self.cuts {
+                self.learnt_len.set(self.known_len());
                 return;
             }
         }
@@ -131,10 +140,11 @@ impl Call {
         // If others have cut it since, nobody looks for the length from before.
         if let Some(cuts) = self.cuts {
             self.description.known_length.grow(len, cuts);
+            self.learnt_len.set(self.learnt_len.get().max(len));
         }
     }
 
-    /// A lower bound of the file's length.
+    /// A lower bound of the file's length, as other calls have learnt it by now.
     #[inline]
     pub(super) fn known_len(&self) -> u64 {
         self.cuts.and_then(|cuts| self.description.known_length.after(cuts)).unwrap_or(0)
@@ -162,7 +172,7 @@ impl Call {
         if let Some(file) = self.leased().and_then(LeasedFile::cached) {
             return Ok(file.len());
         }
-        let len = self.known_len();
+        let len = self.learnt_len.get();
         if end <= len {
             return Ok(len);
         }
@@ -172,8 +182,9 @@ impl Call {
     }
 
     /// The end of the bytes from an offset on that can be copied: the known length, or the end of the cached part.
+    #[inline]
     pub(super) fn copyable_end(&self, leased: &LeasedFile, offset: u64) -> u64 {
-        leased.cached().map_or_else(|| self.known_len(), |file| file.mapped(offset))
+        leased.cached().map_or_else(|| self.learnt_len.get(), |file| file.mapped(offset))
     }
 
     /// Moves the position by the number that `bytes` returns for it. Returns the old position and that number.

@@ -133,9 +133,13 @@ pub(super) fn adopt(fd: RawFd) -> Option<&'static Description> {
 fn free() -> Option<(u32, &'static Description)> {
     let start = NEXT.load(Ordering::Relaxed);
     let all = (0..DESCRIPTIONS as u32).map(|at| (start + at) % DESCRIPTIONS as u32);
-    let found = all.map(|index| (index, &ALL[index as usize])).find(|(_, description)| description.take())?;
+    let mut all = all.map(|index| (index, &ALL[index as usize]));
+    let found = all.find(|(index, description)| {
+        // Before its state changes: a child that is forked in between resets what is in use, and nobody else would.
+        USED.fetch_max(index + 1, Ordering::SeqCst);
+        description.take()
+    })?;
     NEXT.store(found.0 + 1, Ordering::Relaxed);
-    USED.fetch_max(found.0 + 1, Ordering::Relaxed);
     Some(found)
 }
 

@@ -309,13 +309,18 @@ impl LeasedFile {
     }
 
     /// Whether the page table has all chunks of a range. Maps the missing ones if that takes no read.
+    #[inline]
     fn is_worth_copying(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, offset: u64, len: usize) -> bool {
         let end = offset + len as u64;
         if end > map.len() || map.is_direct() {
             // Where the kernel serves the map, it alone knows when others cut the file.
             return end <= map.len() && !(self.has_extents && map.cuts().is_none());
         }
-        (offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).all(|chunk| {
+        self.has_chunks(map, fd, file_bytes, offset..end)
+    }
+
+    fn has_chunks(&self, map: &SharedMap, fd: BorrowedFd<'_>, file_bytes: u64, bytes: Range<u64>) -> bool {
+        (bytes.start / CHUNK_BYTES..bytes.end.div_ceil(CHUNK_BYTES)).all(|chunk| {
             let state = &self.chunks[chunk as usize].state;
             match state.load(Ordering::Relaxed) {
                 MAPPED => true,

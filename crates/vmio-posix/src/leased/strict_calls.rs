@@ -196,7 +196,7 @@ fn write_logged(
     // The log says where the end is. Nobody may move it without the log before the file has the bytes.
     let alone = appends.then(|| leased.without_appends());
     if let Some(None) = alone {
-        return append_beside(description, fd, position, &buffers);
+        return if leased.appends() { append_beside(description, fd, position, &buffers) } else { Err(Errno::AGAIN) };
     }
     // A lower bound will do for a write within it: earlier writes behind it are in the log.
     let known_len = call.known_len();

@@ -4,19 +4,28 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
+
 use super::threads::{Done, together};
 
 const APPEND_BYTES: usize = 4096;
 
 /// A call that each thread makes on files of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CallKind {
+    /// Make an empty file and close it
     Create,
+    /// The same by all threads in one folder
     CreateTogether,
+    /// Open a file and close it
     Open,
+    /// Append 4 KiB to a file
     Append,
+    /// Append 4 KiB and sync them
     AppendFsync,
+    /// Rename a file within its folder
     Rename,
+    /// Remove an empty file
     Unlink,
 }
 

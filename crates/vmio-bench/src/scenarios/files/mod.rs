@@ -23,7 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   vmio-bench files --folder /mnt
   vmio-bench files --folder /mnt --profiles varmail --threads 2 --secs 10
-  vmio-bench files --folder /mnt --profiles none --calls append,append-fsync --threads 1,2,4
+  vmio-bench files --folder /mnt --no-profiles --calls append,append-fsync --threads 1,2,4
   vmio run --mode posix --under /mnt -- vmio-bench files --folder /mnt
 
 The profiles are those of filebench in small: its mixes of calls, its sizes of files, and a share of the files for each thread.
@@ -37,12 +37,18 @@ pub struct FilesArgs {
     /// Work in a new folder in this one, and remove it afterwards
     #[arg(long)]
     folder: PathBuf,
-    /// Filebench's profiles, or none
+    /// Filebench's profiles
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["fileserver", "varmail", "webserver", "webproxy"])]
     profiles: Vec<ProfileName>,
-    /// Single calls, or none
+    /// Measure no profile
+    #[arg(long, conflicts_with = "profiles")]
+    no_profiles: bool,
+    /// Single calls
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["create", "open", "append", "append-fsync", "rename", "unlink"])]
-    calls: Vec<CallName>,
+    calls: Vec<CallKind>,
+    /// Measure no single call
+    #[arg(long, conflicts_with = "calls")]
+    no_calls: bool,
     /// How many threads work side by side
     #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Vec<u8>,
@@ -62,34 +68,13 @@ pub struct FilesArgs {
     output: OutputArgs,
 }
 
-/// A profile, or none of them.
+/// A profile's name.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ProfileName {
     Fileserver,
     Varmail,
     Webserver,
     Webproxy,
-    None,
-}
-
-/// A call, or none of them.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum CallName {
-    /// Make an empty file and close it
-    Create,
-    /// The same by all threads in one folder
-    CreateTogether,
-    /// Open a file and close it
-    Open,
-    /// Append 4 KiB to a file
-    Append,
-    /// Append 4 KiB and sync them
-    AppendFsync,
-    /// Rename a file within its folder
-    Rename,
-    /// Remove an empty file
-    Unlink,
-    None,
 }
 
 /// What is measured.
@@ -110,28 +95,12 @@ struct FilesResult {
 }
 
 impl ProfileName {
-    fn profile(self) -> Option<&'static Profile> {
+    fn profile(self) -> &'static Profile {
         match self {
-            ProfileName::Fileserver => Some(&profile::FILESERVER),
-            ProfileName::Varmail => Some(&profile::VARMAIL),
-            ProfileName::Webserver => Some(&profile::WEBSERVER),
-            ProfileName::Webproxy => Some(&profile::WEBPROXY),
-            ProfileName::None => None,
-        }
-    }
-}
-
-impl CallName {
-    fn kind(self) -> Option<CallKind> {
-        match self {
-            CallName::Create => Some(CallKind::Create),
-            CallName::CreateTogether => Some(CallKind::CreateTogether),
-            CallName::Open => Some(CallKind::Open),
-            CallName::Append => Some(CallKind::Append),
-            CallName::AppendFsync => Some(CallKind::AppendFsync),
-            CallName::Rename => Some(CallKind::Rename),
-            CallName::Unlink => Some(CallKind::Unlink),
-            CallName::None => None,
+            ProfileName::Fileserver => &profile::FILESERVER,
+            ProfileName::Varmail => &profile::VARMAIL,
+            ProfileName::Webserver => &profile::WEBSERVER,
+            ProfileName::Webproxy => &profile::WEBPROXY,
         }
     }
 }
@@ -165,8 +134,8 @@ pub fn run(args: &FilesArgs) -> anyhow::Result<()> {
 }
 
 fn measure(args: &FilesArgs, folder: &Path) -> anyhow::Result<Vec<FilesResult>> {
-    let profiles = args.profiles.iter().filter_map(|name| name.profile()).map(Work::Profile);
-    let calls = args.calls.iter().filter_map(|name| name.kind()).map(Work::Call);
+    let profiles = args.profiles.iter().filter(|_| !args.no_profiles).map(|name| Work::Profile(name.profile()));
+    let calls = args.calls.iter().filter(|_| !args.no_calls).map(|kind| Work::Call(*kind));
     let mut results = Vec::new();
     for work in profiles.chain(calls) {
         for threads in &args.threads {

@@ -51,7 +51,15 @@ impl LeasedMap {
             return Attempt::Not;
         };
         let room = match turn.room(&pieces.holder.slots, end, durably) {
-            0 => pieces.lease_to_grow(&turn, end, durably),
+            0 => match pieces.lease_to_grow(&turn, end, durably) {
+                Some(room) => room,
+                None => {
+                    drop(turn);
+                    let _signals = SignalsBlocked::new();
+                    pieces.leave_to_kernel();
+                    return Attempt::Not;
+                }
+            },
             room => room,
         };
         let len = len as u64;
@@ -66,10 +74,12 @@ impl LeasedMap {
             }
             to = to.wrapping_add(part.len());
         }
+        // Others may go on without this turn as soon as the bytes count.
+        let word = turn.durable_word();
         if !turn.stored(&pieces.holder.slots, end, end + len) {
             return Attempt::Not;
         }
-        if let Some(word) = turn.durable_word() {
+        if let Some(word) = word {
             let word = ptr::from_ref(word) as usize;
             // SAFETY: the word is of the medium, mapped as its persistence wants it.
             let written = unsafe { instructions.write_back(word..word + size_of::<AtomicU64>()) };
@@ -96,25 +106,27 @@ fn touch(bytes: &[u8], instructions: Instructions) -> Result<(), Refused> {
 }
 
 impl Pieces {
-    /// Asks for blocks behind the end of the file and maps them. Returns how many bytes they have.
-    fn lease_to_grow(&self, turn: &Turn<'_>, end: u64, durably: bool) -> u64 {
+    /// Asks for blocks behind the end of the file and maps them. Returns how many bytes they have; nothing if the kernel has to serve the map.
+    fn lease_to_grow(&self, turn: &Turn<'_>, end: u64, durably: bool) -> Option<u64> {
         let _signals = SignalsBlocked::new();
-        let Some(slot) = turn.slot_for(&self.holder.slots, end) else { return 0 };
+        let Some(slot) = turn.slot_for(&self.holder.slots, end) else { return Some(0) };
         let (mut grant, holder) = (Grant::empty(), self.holder.number);
         let request = if durably { Request::to_grow_durably(holder, slot) } else { Request::to_grow(holder, slot) };
-        let Ok(showing) = self.ask(&request, &mut grant) else { return 0 };
+        let Ok(showing) = self.ask(&request, &mut grant) else { return Some(0) };
         // The server may look at another word from now on, which this process may fail to map.
         turn.has_room_up_to(0);
         // Another length: then it is the kernel that knows better.
-        if grant.size != end
-            || !turn.says_lengths_at(&self.holder, grant.slot_at(), end)
-            || !matches!(self.map_extents(&grant, true, &showing), Placed::UpTo(_))
-        {
-            return 0;
+        if grant.size != end || !turn.says_lengths_at(&self.holder, grant.slot_at(), end) {
+            return Some(0);
+        }
+        match self.map_extents(&grant, true, &showing) {
+            Placed::UpTo(_) => {}
+            Placed::Unserved => return None,
+            _ => return Some(0),
         }
         let room_end = u64::from(grant.blocks().end) * PAGE_BYTES as u64;
         turn.has_room_up_to(room_end);
-        room_end.saturating_sub(end)
+        Some(room_end.saturating_sub(end))
     }
 
     /// Where bytes of the file are in the range, if all of them are.

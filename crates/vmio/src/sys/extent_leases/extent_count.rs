@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sys::fork::PerProcess;
 use crate::sys::sparse_array::SparseArray;
 
-/// The most extents of all maps, of Linux's default for the mappings of a process (65,530): a file that lies in more pieces is the kernel's. Half of it, since
-/// the end of an extent whose middle was replaced is not counted.
+/// The most extents of all maps, of Linux's default for the mappings of a process (65,530): a file that lies in more pieces is the kernel's. Half of it:
+/// the count misses the end of an extent that has a new middle.
 const EXTENTS_MAX: u64 = 32_000;
 const BLOCKS_PER_WORD: usize = u64::BITS as usize;
 

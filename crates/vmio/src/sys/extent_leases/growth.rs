@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use vmio_pmfs_protocol::{CLOSED, LengthWord, Room, SEED_OF_MEMORY, Turn as RoomTurn, sealed};
+use vmio_pmfs_protocol::{CLOSED, Ending, LengthWord, Room, SEED_OF_MEMORY, Turn as RoomTurn, sealed};
 
 use super::holder::Holder;
 use super::medium_slot::MediumSlot;
@@ -91,8 +91,8 @@ impl Growth {
     /// Ends the room before its addresses are taken away. Nothing is appended by its slot any more. False if a thread is in the middle of an append, and does
     /// not go on: it may still store wherever the addresses let it.
     pub(super) fn end(&self, slots: &Slots) -> bool {
-        let turn = self.room.turn_or_abandon();
-        if let Some(turn) = &turn {
+        let ending = self.room.turn_or_abandon();
+        if let Ending::InTurn(turn) = &ending {
             turn.reaches(0);
         }
         // Without a turn, that thread may replace the page.
@@ -102,16 +102,20 @@ impl Growth {
             word.close();
             self.durable.store(ptr::null_mut(), Ordering::SeqCst);
         }
+        let is_over = matches!(ending, Ending::InTurn(_));
+        if let Some(page) = page.as_ref().filter(|_| !is_over) {
+            page.take_away();
+        }
         drop(page);
         if slot != NO_SLOT {
             word_of_memory(slots, slot).close();
             let before = self.slot_before.swap(slot, Ordering::SeqCst);
-            // The room of this one has ended long ago: the server has granted another one since. A thread that does not go on may still have it.
-            if before != NO_SLOT && turn.is_some() {
+            // The room of this one has ended long ago: the server has granted another one since. A turn that was abandoned then may still have it.
+            if before != NO_SLOT && !matches!(ending, Ending::WasAbandoned) {
                 slots.give_back(before);
             }
         }
-        turn.is_some()
+        is_over
     }
 
     /// Gives the slots back. The server looks at them no more.

@@ -196,7 +196,7 @@ impl LeasedMap {
         });
         if let Err(error) = begun {
             if is_over {
-                pieces.leave_to_kernel(&showing());
+                pieces.leave_to_kernel();
             }
             return Err(error);
         }
@@ -360,21 +360,20 @@ impl Pieces {
         for _ in 0..ATTEMPTS_MAX {
             match self.ask(&request, &mut grant) {
                 Ok(showing) => {
-                    return match self.map_extents(&grant, fill, &showing) {
-                        Placed::Unserved => self.leave_to_kernel(&showing),
-                        placed => placed,
-                    };
+                    let placed = self.map_extents(&grant, fill, &showing);
+                    drop(showing);
+                    return if matches!(placed, Placed::Unserved) { self.leave_to_kernel() } else { placed };
                 }
                 // The server takes leases of the file back.
                 Err(Errno::AGAIN | Errno::INTR) => std::thread::sleep(ATTEMPT_EVERY),
-                Err(Errno::BUSY | Errno::PERM) => return self.leave_to_kernel(&showing()),
+                Err(Errno::BUSY | Errno::PERM) => return self.leave_to_kernel(),
                 Err(_) => return Placed::Nothing,
             }
         }
         Placed::Nothing
     }
 
-    /// Asks for a lease, which is to be mapped while the lock is held. EAGAIN if it was taken back by then, EBUSY if the kernel serves the map by then, and
+    /// Asks for a lease. The caller maps it while it has the lock. EAGAIN if the server has taken it back by then, EBUSY if the kernel serves the map by then, and
     /// ECANCELED while a thread may store by an append that is over.
     ///
     /// The lock is not held meanwhile: the holder's thread needs it to answer recalls, for which the server may wait before it answers this.
@@ -436,17 +435,18 @@ impl Pieces {
     }
 
     /// Has the kernel's page cache serve the whole range.
-    fn leave_to_kernel(&self, held: &Showing) -> Placed {
-        if self.is_cached.load(Ordering::Acquire) {
-            return Placed::ByKernel;
-        }
+    pub(super) fn leave_to_kernel(&self) -> Placed {
         let from = u64::from(self.first_block) * PAGE_BYTES as u64;
         // What an append has stored to extents by now counts, and nothing that it stores later.
         self.growth.leave();
         self.holds_blocks.store(false, Ordering::Release);
-        // It would store over what others append to the page cache.
+        // It would store over what others append to the page cache. Without the lock: a thread with a turn may wait for that.
         if !self.growth.end(&self.holder.slots) {
             return Placed::Nothing;
+        }
+        let held = &showing();
+        if self.is_cached.load(Ordering::Acquire) {
+            return Placed::ByKernel;
         }
         if self.show(0, self.range.len(), MapFlags::SHARED, self.file.as_fd(), from, held).is_err() {
             return Placed::Nothing;

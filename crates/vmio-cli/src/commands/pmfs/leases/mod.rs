@@ -180,11 +180,9 @@ impl Leases {
         if file.recalls.load(Ordering::SeqCst) > 0 {
             return Err(libc::EAGAIN);
         }
-        if state.has_lost {
-            // A process that has blocks need not sync, and would not hear of it.
-            return Err(libc::EBUSY);
-        }
-        if state.is_cached {
+        self.settle_growth(ino, &mut state);
+        // A process that has blocks need not sync, and would not hear of a loss.
+        if state.is_cached || state.has_lost {
             // A holder would map the kernel's pages, one of which is locked while leases are recalled for it.
             let is_leased = self.fs.lease_holders(ino, 0).is_ok_and(|holders| !holders.is_empty());
             return Err(if is_leased { libc::EAGAIN } else { libc::EBUSY });
@@ -192,7 +190,6 @@ impl Leases {
         if !self.holders.will_hold(request.holder, ino, stores) {
             return Err(libc::EPERM);
         }
-        self.settle_growth(ino, &mut state);
         let granted = match request.growth() {
             Some(slot) => self.lease_to_grow(ino, &mut state, request, slot),
             None => {
