@@ -8,6 +8,13 @@ use vmio_kv::{Db, Durability, Error, KeyRange, KeyspaceHandle, Options, Transact
 
 const LARGE: usize = 3 << 20;
 
+/// A step of a test, with its name.
+type Named<Step> = (&'static str, Step);
+/// A step that changes the store, or the places of its records.
+type Step = fn(&Db);
+/// A step that reads.
+type Read = fn(&Transaction, &Db);
+
 fn options() -> Options {
     crate::support::options().memory_bytes(32 << 20).durability(Durability::None)
 }
@@ -37,12 +44,12 @@ fn found(transaction: &Transaction, keyspace: &KeyspaceHandle, range: impl Into<
 }
 
 /// What may happen between a read and a change, or between a change and the commit: records change their places.
-fn upkeeps() -> Vec<(&'static str, fn(&Db))> {
+fn upkeeps() -> Vec<Named<Step>> {
     fn flush(db: &Db) {
         db.put(b"upkeep", b"x").unwrap();
         db.flush().unwrap();
     }
-    let nothing: fn(&Db) = |_| ();
+    let nothing: Step = |_| ();
     vec![
         ("nothing", nothing),
         ("a flush", flush),
@@ -56,7 +63,7 @@ fn upkeeps() -> Vec<(&'static str, fn(&Db))> {
 }
 
 /// Ways to read, which all have read key "m" and no key behind "o".
-fn reads() -> Vec<(&'static str, fn(&Transaction, &Db))> {
+fn reads() -> Vec<Named<Read>> {
     vec![
         ("get", |transaction, db| drop(transaction.get(db, b"m").unwrap())),
         ("contains", |transaction, db| _ = transaction.contains(db, b"m").unwrap()),
@@ -70,26 +77,35 @@ fn reads() -> Vec<(&'static str, fn(&Transaction, &Db))> {
 #[test]
 fn a_change_of_what_was_read_conflicts_however_records_have_moved_since() {
     // Each has changed the key "m", which had the value "old" or none.
-    let changes: [(&str, bool, fn(&Db)); 10] = [
-        ("a put", false, |db| db.put(b"m", b"new").unwrap()),
-        ("a put", true, |db| db.put(b"m", b"new").unwrap()),
-        ("a large put", false, |db| db.put(b"m", &vec![1; LARGE]).unwrap()),
-        ("a large put", true, |db| db.put(b"m", &vec![1; LARGE]).unwrap()),
-        ("a deletion", true, |db| db.delete(b"m").unwrap()),
-        ("a batch", false, |db| {
-            let mut batch = WriteBatch::new();
-            batch.put(db, b"other", b"x").unwrap();
-            batch.put(db, b"m", b"new").unwrap();
-            db.write(&batch).unwrap();
-        }),
-        ("a transaction", true, |db| {
-            db.transact(|other| other.put(db, b"m", b"new")).unwrap();
-        }),
-        ("compare and set", true, |db| {
-            assert!(db.compare_and_set(b"m", Some(b"old"), None).unwrap());
-        }),
-        ("a pop", true, |db| assert_eq!(db.pop_first().unwrap().unwrap().0, b"m")),
-        ("a clear", true, |db| db.clear().unwrap()),
+    let changes: [(bool, Named<Step>); 10] = [
+        (false, ("a put", |db| db.put(b"m", b"new").unwrap())),
+        (true, ("a put", |db| db.put(b"m", b"new").unwrap())),
+        (false, ("a large put", |db| db.put(b"m", &vec![1; LARGE]).unwrap())),
+        (true, ("a large put", |db| db.put(b"m", &vec![1; LARGE]).unwrap())),
+        (true, ("a deletion", |db| db.delete(b"m").unwrap())),
+        (
+            false,
+            ("a batch", |db| {
+                let mut batch = WriteBatch::new();
+                batch.put(db, b"other", b"x").unwrap();
+                batch.put(db, b"m", b"new").unwrap();
+                db.write(&batch).unwrap();
+            }),
+        ),
+        (
+            true,
+            ("a transaction", |db| {
+                db.transact(|other| other.put(db, b"m", b"new")).unwrap();
+            }),
+        ),
+        (
+            true,
+            ("compare and set", |db| {
+                assert!(db.compare_and_set(b"m", Some(b"old"), None).unwrap());
+            }),
+        ),
+        (true, ("a pop", |db| assert_eq!(db.pop_first().unwrap().unwrap().0, b"m"))),
+        (true, ("a clear", |db| db.clear().unwrap())),
     ];
     for (before_name, before) in upkeeps() {
         for (after_name, after) in upkeeps() {
@@ -98,7 +114,7 @@ fn a_change_of_what_was_read_conflicts_however_records_have_moved_since() {
             }
             let db = store();
             for (read_name, read) in reads() {
-                for (change_name, was_there, change) in changes {
+                for (was_there, (change_name, change)) in changes {
                     let what =
                         format!("{read_name}, {before_name}, {change_name} (was there: {was_there}), {after_name}");
                     db.clear().unwrap();

@@ -130,7 +130,7 @@ impl Transaction {
         Ok(self.handle.get_mut()?.writes.savepoint())
     }
 
-    /// Discards the writes since a savepoint. Later savepoints end, and this one stays. What was read since still counts as read.
+    /// Discards the writes since a savepoint. Later savepoints end, and this one stays. Reads since then still count.
     ///
     /// # Errors
     ///

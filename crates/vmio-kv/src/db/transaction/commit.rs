@@ -37,7 +37,7 @@ impl State {
     }
 }
 
-/// What a transaction has read, and the moment at which this is known to be so.
+/// The reads of a transaction, and the moment at which they are known to hold.
 struct Read<'state> {
     reads: &'state Reads,
     of: Vec<OfKeyspace<'state>>,

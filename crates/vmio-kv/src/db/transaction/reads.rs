@@ -1,4 +1,4 @@
-//! What a transaction has read.
+//! The keys and ranges that a transaction has read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -6,11 +6,11 @@ use std::ops::Bound;
 use crate::key_range::KeyRange;
 use crate::tree::Direction;
 
-/// What a transaction has read, by the places of keyspaces.
+/// The reads of a transaction, by the places of keyspaces.
 #[derive(Default)]
 pub(super) struct Reads(BTreeMap<usize, OfKeyspace>);
 
-/// What was read of a keyspace.
+/// The reads of a keyspace.
 #[derive(Default)]
 pub(super) struct OfKeyspace {
     pub(super) keys: BTreeSet<Box<[u8]>>,

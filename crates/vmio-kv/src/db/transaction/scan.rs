@@ -1,7 +1,6 @@
 //! A scan within a transaction.
 
 use std::cmp::Ordering;
-use std::collections::btree_map;
 use std::iter::FusedIterator;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use crate::db::open_keyspace::OpenKeyspace;
 use crate::db::scan::{Progress, Scan};
 use crate::db::transaction::state::State;
 use crate::db::transaction::two_ends::TwoEnds;
+use crate::db::transaction::writes::SomeKeys;
 use crate::error::Result;
 use crate::key_range::KeyRange;
 use crate::tree::Direction;
@@ -42,7 +42,7 @@ pub struct TransactionScan<'transaction> {
     /// Its number among the keyspace's scans.
     number: usize,
     shown: TwoEnds<Scan>,
-    own: TwoEnds<btree_map::Range<'transaction, Box<[u8]>, Option<Box<[u8]>>>>,
+    own: TwoEnds<SomeKeys<'transaction>>,
     is_over: bool,
 }
 

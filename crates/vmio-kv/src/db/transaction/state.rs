@@ -1,4 +1,4 @@
-//! What a transaction shows, has read and is about to write.
+//! The state of a transaction: its views, its reads and its writes.
 
 use std::sync::Arc;
 

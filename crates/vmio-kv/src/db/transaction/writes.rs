@@ -1,4 +1,4 @@
-//! What a transaction is about to write.
+//! The writes of a transaction, before its commit.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map;
@@ -15,6 +15,9 @@ use crate::key_range::KeyRange;
 
 /// The keys to write, with their values; `None` deletes.
 pub(super) type Keys = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
+
+/// An iterator over some of them.
+pub(super) type SomeKeys<'writes> = btree_map::Range<'writes, Box<[u8]>, Option<Box<[u8]>>>;
 
 /// The writes of a transaction, by the places of keyspaces.
 #[derive(Default)]
@@ -43,13 +46,13 @@ struct Change {
 pub struct Savepoint(u64);
 
 impl Writes {
-    /// What was written to a key; `Some(None)` is a deletion.
+    /// The value that it writes to a key; `Some(None)` is a deletion.
     pub(super) fn get(&self, place: usize, key: &[u8]) -> Option<Option<&[u8]>> {
         self.of.get(&place)?.keys.get(key).map(Option::as_deref)
     }
 
     /// The writes within a range.
-    pub(super) fn range(&self, place: usize, range: &KeyRange) -> btree_map::Range<'_, Box<[u8]>, Option<Box<[u8]>>> {
+    pub(super) fn range(&self, place: usize, range: &KeyRange) -> SomeKeys<'_> {
         static NOTHING: Keys = BTreeMap::new();
         fn bound(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
             bound.as_ref().map(Vec::as_slice)
