@@ -3,6 +3,8 @@
 mod collector;
 mod compaction_queue;
 mod compactor;
+mod compare_and_set;
+mod condition;
 mod creation;
 mod ends;
 mod growth;
@@ -30,6 +32,7 @@ mod segments;
 mod snapshot;
 mod stats;
 mod store;
+mod transaction;
 mod value_reader;
 mod write_batch;
 
@@ -57,6 +60,7 @@ pub use scan::{Keys, Readers, Scan};
 pub use segment_handle::SegmentHandle;
 pub use snapshot::Snapshot;
 pub use stats::{SegmentStats, Stats};
+pub use transaction::{Savepoint, Transaction, TransactionScan};
 pub use value_reader::ValueReader;
 pub use write_batch::WriteBatch;
 

@@ -205,16 +205,34 @@ pub enum Error {
         /// The segment that was named.
         wanted: u32,
     },
-    /// A batch has writes to keyspaces of different segments or stores, which share no log.
+    /// A batch or a transaction has writes to keyspaces of different segments or stores, which share no log.
     #[error(
         "keyspaces {first:?} and {second:?} are in different segments or stores: a batch is written to one segment"
     )]
     BatchAcrossSegments {
-        /// The keyspace of the batch's first write.
+        /// The keyspace of the first write.
         first: String,
         /// The keyspace in another segment.
         second: String,
     },
+    /// A transaction has read what somebody else has changed since it began. It has written nothing: run it again.
+    #[error("keyspace {keyspace:?}: key \"{}\" has changed since the transaction began: run it again", in_short(key))]
+    Conflict {
+        /// The keyspace.
+        keyspace: String,
+        /// The changed key. The transaction has read it, or scanned a range that it is in.
+        key: Vec<u8>,
+    },
+    /// Writers are faster than the check whether a transaction still holds. It has written nothing: read less in it, or run it when there
+    /// are fewer writes.
+    #[error("a transaction has read too much for the writes that went on meanwhile: {checks} checks ended too late")]
+    TransactionTooLong {
+        /// How many checks ended too late.
+        checks: u32,
+    },
+    /// The savepoint belongs to another transaction, or the transaction has gone back to before it.
+    #[error("the transaction has no such savepoint: it is another one's, or the transaction went back to before it")]
+    NoSavepoint,
     /// An option has a wrong value.
     #[error("{option} = {value}: {why}")]
     Option {
@@ -262,6 +280,13 @@ pub enum FullPlace {
     Volume,
     /// The file system that the volume's file is on, or its owner's quota there. Deletions still work. Puts work again once there is space.
     FileSystem,
+}
+
+/// A key for a message: its first bytes if it is long.
+fn in_short(key: &[u8]) -> String {
+    const SHOWN: usize = 64;
+    let end = if key.len() > SHOWN { "…" } else { "" };
+    format!("{}{end}", key[..key.len().min(SHOWN)].escape_ascii())
 }
 
 fn full(volume: &str, wanted: u64, place: FullPlace) -> String {

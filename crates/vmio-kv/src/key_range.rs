@@ -43,6 +43,17 @@ impl KeyRange {
         KeyRange { lower: Bound::Included(prefix.to_vec()), upper }
     }
 
+    /// Whether no key can be in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        match (&self.lower, &self.upper) {
+            (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+            (Bound::Included(lower) | Bound::Excluded(lower), Bound::Included(upper) | Bound::Excluded(upper)) => {
+                lower >= upper
+            }
+            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        }
+    }
+
     fn new<K: AsRef<[u8]>>(lower: Bound<&K>, upper: Bound<&K>) -> Self {
         let owned = |key: &K| key.as_ref().to_vec();
         KeyRange { lower: lower.map(owned), upper: upper.map(owned) }
@@ -129,8 +140,11 @@ mod tests {
             prop_assert_eq!(contains(&(..b).into(), &k), (..to).contains(&key));
             prop_assert_eq!(contains(&(..=b).into(), &k), (..=to).contains(&key));
             let bounds = (Bound::Excluded(a), Bound::Included(b));
-            prop_assert_eq!(contains(&bounds.into(), &k), from < key && key <= to);
+            prop_assert_eq!(contains(&KeyRange::from(bounds), &k), from < key && key <= to);
             prop_assert!(contains(&(..).into(), &k));
+            for range in [(a..b).into(), (a..=b).into(), KeyRange::from(bounds)] {
+                prop_assert!(!range.is_empty() || !contains(&range, &k));
+            }
         }
     }
 }

@@ -42,8 +42,9 @@ mod volume;
 
 pub use check::{Event, Field, Finding, Found, Report, Structure, check, check_on, dump};
 pub use db::{
-    DEFAULT_KEYSPACE, Db, KEY_BYTES_MAX, Keys, KeyspaceHandle, KeyspaceSnapshot, Readers, Recovery, Scan,
-    SegmentHandle, SegmentStats, Snapshot, Stats, VALUE_LENGTH_MAX, ValueReader, WriteBatch,
+    DEFAULT_KEYSPACE, Db, KEY_BYTES_MAX, Keys, KeyspaceHandle, KeyspaceSnapshot, Readers, Recovery, Savepoint, Scan,
+    SegmentHandle, SegmentStats, Snapshot, Stats, Transaction, TransactionScan, VALUE_LENGTH_MAX, ValueReader,
+    WriteBatch,
 };
 pub use durability::Durability;
 pub use error::{Damage, Error, FullPlace, Result};

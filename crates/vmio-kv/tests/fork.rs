@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::support::child::{Ended, fork, isolated};
 use vmio_kv::{
-    Db, Durability, Error, Keys, KeyspaceHandle, KeyspaceSnapshot, Options, Readers, Scan, SegmentHandle, Snapshot,
-    ValueReader, WriteBatch, check,
+    Db, Durability, Error, Keys, KeyspaceHandle, KeyspaceSnapshot, Options, Readers, Savepoint, Scan, SegmentHandle,
+    Snapshot, Transaction, ValueReader, WriteBatch, check,
 };
 
 const LARGE: usize = 3 << 20;
@@ -58,6 +58,8 @@ struct Everything {
     readers: Readers,
     reader: ValueReader,
     batch: WriteBatch,
+    transaction: Transaction,
+    savepoint: Savepoint,
 }
 
 impl Everything {
@@ -71,7 +73,12 @@ impl Everything {
         reader.read_exact(&mut [0; 10]).unwrap();
         let mut batch = WriteBatch::new();
         batch.put(&other, b"batched", b"x").unwrap();
+        let mut transaction = db.transaction();
+        transaction.put(&other, b"child", b"x").unwrap();
+        assert!(transaction.scan(&other, ..).unwrap().next().unwrap().is_ok());
         Everything {
+            savepoint: transaction.savepoint().unwrap(),
+            transaction,
             segment: db.segments().unwrap().pop().unwrap(),
             snapshot: db.snapshot(),
             of_keyspace: other.snapshot(),
@@ -88,12 +95,15 @@ impl Everything {
     /// Calls everything, and drops everything.
     fn ask_and_drop(self) -> Refused {
         let mut refused = Refused::default();
-        let Everything { db, other, segment, snapshot, of_keyspace, scan, keys, readers, mut reader, mut batch } = self;
+        let Everything {
+            db, other, segment, snapshot, of_keyspace, scan, keys, readers, mut reader, mut batch, ..
+        } = self;
+        let (mut transaction, savepoint) = (self.transaction, self.savepoint);
         // Values that do not change are known.
         assert_eq!((other.name(), other.segment(), of_keyspace.name(), segment.number()), ("other", 0, "other", 1));
         assert!(db.recovery().records == 0 && db.default_keyspace().name() == "default");
         assert!(batch.len() == 1 && !batch.is_empty() && reader.len() == LARGE as u64);
-        let _ = format!("{db:?} {other:?} {segment:?} {snapshot:?} {of_keyspace:?} {reader:?}");
+        let _ = format!("{db:?} {other:?} {segment:?} {snapshot:?} {of_keyspace:?} {reader:?} {transaction:?}");
         db_is_refused(&mut refused, &db, &batch);
         keyspace_is_refused(&mut refused, &db);
         keyspace_is_refused(&mut refused, &other);
@@ -114,6 +124,14 @@ impl Everything {
         refused.call("put", batch.put(&other, b"a", b"b"));
         refused.call("delete", batch.delete(&other, b"a"));
         refused.call("put", WriteBatch::new().put(&other, b"a", b"b"));
+        refused.call("savepoint", transaction.savepoint());
+        refused.call("rollback_to", transaction.rollback_to(savepoint));
+        transaction_is_refused(&mut refused, transaction, &other);
+        transaction_is_refused(&mut refused, db.transaction(), &other);
+        refused.0.insert("transaction");
+        refused.call("commit", db.transaction().commit());
+        refused.call("transact", db.transact(|transaction| transaction.put(&other, b"child", b"x")));
+        refused.call("transact", db.transact(|_| vmio_kv::Result::Ok(())));
         refused.call("close", db.clone().close());
         refused.call("close", db.close());
         refused
@@ -140,6 +158,15 @@ fn db_is_refused(refused: &mut Refused, db: &Db, batch: &WriteBatch) {
     refused.call("grow", db.grow(512 << 20));
 }
 
+fn transaction_is_refused(refused: &mut Refused, mut transaction: Transaction, keyspace: &KeyspaceHandle) {
+    refused.call("get", transaction.get(keyspace, &key(1)));
+    refused.call("contains", transaction.contains(keyspace, &key(1)));
+    refused.call("scan", transaction.scan(keyspace, ..).map(|_| ()));
+    refused.call("put", transaction.put(keyspace, b"child", b"x"));
+    refused.call("delete", transaction.delete(keyspace, b"child"));
+    refused.call("commit_with", transaction.commit_with(Durability::Sync));
+}
+
 fn keyspace_is_refused(refused: &mut Refused, keyspace: &KeyspaceHandle) {
     let large = vec![1; LARGE];
     refused.call("put", keyspace.put(b"child", b"x"));
@@ -147,6 +174,8 @@ fn keyspace_is_refused(refused: &mut Refused, keyspace: &KeyspaceHandle) {
     refused.call("put_with", keyspace.put_with(b"child", b"x", Durability::Sync));
     refused.call("put_stream", keyspace.put_stream(b"child", LARGE as u64, &large[..]));
     refused.call("put_stream_with", keyspace.put_stream_with(b"child", 5, &large[..], Durability::Sync));
+    refused.call("compare_and_set", keyspace.compare_and_set(b"child", None, Some(b"x")));
+    refused.call("compare_and_set_with", keyspace.compare_and_set_with(b"child", None, None, Durability::Sync));
     refused.call("delete", keyspace.delete(b"child"));
     refused.call("delete_with", keyspace.delete_with(b"child", Durability::Sync));
     refused.call("get", keyspace.get(&key(1)));
@@ -187,6 +216,7 @@ fn snapshot_is_refused(refused: &mut Refused, snapshot: &KeyspaceSnapshot) {
 fn public_methods() -> BTreeSet<&'static str> {
     let sources = [
         include_str!("../src/db.rs"),
+        include_str!("../src/db/compare_and_set.rs"),
         include_str!("../src/db/ends.rs"),
         include_str!("../src/db/growth.rs"),
         include_str!("../src/db/large_values.rs"),
@@ -195,6 +225,9 @@ fn public_methods() -> BTreeSet<&'static str> {
         include_str!("../src/db/scan.rs"),
         include_str!("../src/db/segment_handle.rs"),
         include_str!("../src/db/snapshot.rs"),
+        include_str!("../src/db/transaction.rs"),
+        include_str!("../src/db/transaction/attempts.rs"),
+        include_str!("../src/db/transaction/scan.rs"),
         include_str!("../src/db/value_reader.rs"),
         include_str!("../src/db/write_batch.rs"),
     ];

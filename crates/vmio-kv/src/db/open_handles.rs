@@ -19,11 +19,12 @@ pub(crate) enum HandleKind {
     Scan,
     Reader,
     Batch,
+    Transaction,
     /// The store's own, which its threads have.
     Store,
 }
 
-const NAMES: [(HandleKind, &str); 7] = [
+const NAMES: [(HandleKind, &str); 8] = [
     (HandleKind::Db, "an open `Db`"),
     (HandleKind::Keyspace, "a keyspace's handle"),
     (HandleKind::Segment, "a segment's handle"),
@@ -31,6 +32,7 @@ const NAMES: [(HandleKind, &str); 7] = [
     (HandleKind::Scan, "a scan"),
     (HandleKind::Reader, "a value's reader"),
     (HandleKind::Batch, "a batch"),
+    (HandleKind::Transaction, "a transaction"),
 ];
 
 /// How many handles of each kind a store has.

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::db::collector::collecting::Collector;
+use crate::db::condition::Condition;
 use crate::db::operation::Operation;
 use crate::db::store::Store;
 use crate::durability::Durability;
@@ -14,7 +15,7 @@ use crate::format::geometry::ALLOCATION_UNIT_BYTES;
 use crate::format::record::RecordKind;
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::keyspace::memtable::{space_for, space_for_large};
-use crate::keyspace::{Admitted, Hope, Keyspace, WriteTurn};
+use crate::keyspace::{Admitted, Hope, Keyspace, Stay, WriteTurn};
 use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
 use crate::volume::committed::Changes;
 use crate::volume::free_reserve::SpacePriority;
@@ -124,6 +125,16 @@ impl OpenSegment {
     }
 
     pub(super) fn write(&self, batch: &[Operation], durability: Durability) -> Result<()> {
+        self.write_if(&Condition::NONE, batch, durability).map(drop)
+    }
+
+    /// Writes a batch if a condition holds, and returns whether it did. Nobody writes to the condition's keyspaces in between.
+    pub(super) fn write_if(
+        &self,
+        condition: &Condition<'_>,
+        batch: &[Operation],
+        durability: Durability,
+    ) -> Result<bool> {
         let are_deletions = batch.iter().all(|operation| operation.append().kind == RecordKind::Delete);
         let priority = if are_deletions { SpacePriority::Delete } else { SpacePriority::Put };
         let store_large = |operation: &Operation| {
@@ -132,26 +143,29 @@ impl OpenSegment {
             is_large.then(|| self.store_value(&operation.keyspace, key, value.len() as u64, &mut &*value)).transpose()
         };
         let stored = batch.iter().map(store_large).collect::<Result<Vec<_>>>()?;
-        self.write_or_make_space(priority, || self.try_write(batch, &stored, priority, durability))
+        self.write_or_make_space(priority, || self.try_write(condition, batch, &stored, priority, durability))
     }
 
     /// Writes a batch whose large values have been `stored`.
     fn try_write(
         &self,
+        condition: &Condition<'_>,
         operations: &[Operation],
         stored: &[Option<Stored>],
         priority: SpacePriority,
         durability: Durability,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if operations.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
-        // In order, so that no two writers wait for each other.
         let mut keyspaces: Vec<&Arc<Keyspace>> = operations.iter().map(|operation| &operation.keyspace).collect();
         keyspaces.sort_unstable_by_key(|keyspace| keyspace.number);
         keyspaces.dedup_by_key(|keyspace| keyspace.number);
         let admitted = self.admit(space_for_all(&keyspaces, operations, stored))?;
-        let turns = Self::begin_writes(&keyspaces)?;
+        let (turns, stays) = Self::begin_writes(&keyspaces, condition.keyspaces)?;
+        if !(condition.holds)()? {
+            return Ok(false);
+        }
         let appends = operations.iter().zip(stored).map(|(operation, stored)| operation.append_as(stored.as_ref()));
         let records: Vec<Append<'_>> = appends.collect();
         let mut appended: Vec<Appended> = Vec::with_capacity(records.len());
@@ -174,13 +188,14 @@ impl OpenSegment {
         replaced.into_iter().for_each(|pointer| self.segment.count_garbage(pointer));
         let full: Vec<bool> =
             turns.iter().zip(has_many_large).map(|(turn, has_many)| has_many || turn.is_full()).collect();
-        drop(turns);
+        drop((turns, stays));
         drop(admitted);
         for (keyspace, is_full) in keyspaces.iter().zip(full) {
             self.compact_if_due(keyspace, is_full);
         }
         self.slow_down(records.len(), appended.iter().map(|at| u64::from(at.pointer.record_bytes())).sum());
-        appended.last().map_or(Ok(()), |last| self.log.keep(durability, last.sequence + 1))
+        appended.last().map_or(Ok(()), |last| self.log.keep(durability, last.sequence + 1))?;
+        Ok(true)
     }
 
     /// Waits until memtables may take that many more bytes. The caller has no turn. The bytes count as taken until the admission is dropped.
@@ -225,12 +240,25 @@ impl OpenSegment {
         self.collector.pace.delay_writer(bytes);
     }
 
-    /// Takes the turns of all keyspaces. While it waits for one keyspace's flush it holds no turn, which the flush may need.
-    fn begin_writes<'keyspace>(keyspaces: &[&'keyspace Arc<Keyspace>]) -> Result<Vec<WriteTurn<'keyspace>>> {
+    /// Takes the turns of all keyspaces that are `written`, and keeps writers out of others that `stay`. While it waits for one keyspace's
+    /// flush it holds no turn, which the flush may need.
+    fn begin_writes<'keyspace>(
+        written: &[&'keyspace Arc<Keyspace>],
+        stay: &[&'keyspace Arc<Keyspace>],
+    ) -> Result<(Vec<WriteTurn<'keyspace>>, Vec<Stay<'keyspace>>)> {
+        let is_written = |keyspace: &&Arc<Keyspace>| written.iter().any(|other| Arc::ptr_eq(other, keyspace));
+        let others = stay.iter().copied().filter(|keyspace| !is_written(keyspace)).map(|keyspace| (keyspace, false));
+        let mut all: Vec<_> = written.iter().map(|keyspace| (*keyspace, true)).chain(others).collect();
+        // In one order, so that no two writers wait for each other.
+        all.sort_unstable_by_key(|(keyspace, _)| (keyspace.segment(), keyspace.number));
         loop {
-            let mut turns = Vec::with_capacity(keyspaces.len());
+            let (mut turns, mut stays) = (Vec::with_capacity(written.len()), Vec::new());
             let mut full = None;
-            for keyspace in keyspaces {
+            for (keyspace, is_written) in &all {
+                if !is_written {
+                    stays.push(keyspace.begin_stay()?);
+                    continue;
+                }
                 match keyspace.try_begin_write()? {
                     Some(turn) => turns.push(turn),
                     None => {
@@ -239,8 +267,8 @@ impl OpenSegment {
                     }
                 }
             }
-            let Some(full) = full else { return Ok(turns) };
-            drop(turns);
+            let Some(full) = full else { return Ok((turns, stays)) };
+            drop((turns, stays));
             drop(full.begin_write()?);
         }
     }

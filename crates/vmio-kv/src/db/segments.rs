@@ -10,7 +10,7 @@ use crate::db::stats::Stats;
 use crate::db::store::Store;
 use crate::error::{Error, Result};
 use crate::format::catalogue::NAME_BYTES_MAX;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, View};
 
 /// A store's segments, at least one.
 pub(crate) struct Segments {
@@ -42,6 +42,16 @@ impl Segments {
 
     pub(super) fn open_keyspace(&self, keyspace: &Arc<Keyspace>) -> OpenKeyspace {
         OpenKeyspace { home: self.of(keyspace), keyspace: Arc::clone(keyspace) }
+    }
+
+    /// Views of all keyspaces at one moment, in the order of their segments and numbers.
+    pub(super) fn views(&self) -> Vec<(Arc<Keyspace>, View)> {
+        // No keyspace is created meanwhile: a batch that writes to it as well would be shown in part.
+        let named = self.store.keyspaces();
+        let mut keyspaces: Vec<Arc<Keyspace>> = named.values().cloned().collect();
+        keyspaces.sort_unstable_by_key(|keyspace| (keyspace.segment(), keyspace.number));
+        let views = View::begin_all(keyspaces.iter().map(|keyspace| &**keyspace));
+        keyspaces.into_iter().zip(views).collect()
     }
 
     fn handle(&self, keyspace: &Arc<Keyspace>) -> Result<KeyspaceHandle> {

@@ -74,18 +74,13 @@ impl Snapshot {
 
 impl Keyspaces {
     pub(super) fn now(segments: &Segments) -> Keyspaces {
-        // No keyspace is created meanwhile: a batch that writes to it as well would be shown in part.
-        let named = segments.store().keyspaces();
-        let mut keyspaces: Vec<&Arc<Keyspace>> = named.values().collect();
-        keyspaces.sort_unstable_by_key(|keyspace| (keyspace.segment(), keyspace.number));
-        let views = View::begin_all(keyspaces.iter().map(|keyspace| &***keyspace));
-        let of_keyspace = |(keyspace, view): (&Arc<Keyspace>, View)| {
-            let shown = || Shown { open: segments.open_keyspace(keyspace), view: Arc::new(view) };
+        let of_keyspace = |(keyspace, view): (Arc<Keyspace>, View)| {
+            let shown = || Shown { open: segments.open_keyspace(&keyspace), view: Arc::new(view) };
             let handle = segments.store().open_handle(HandleKind::Snapshot, shown);
             let snapshot = KeyspaceSnapshot::new(&keyspace.name, handle);
             (keyspace.name.clone(), snapshot)
         };
-        let by_name = keyspaces.into_iter().zip(views).map(of_keyspace).collect();
+        let by_name = segments.views().into_iter().map(of_keyspace).collect();
         Keyspaces { by_name, volume: segments.store().device.name().to_owned() }
     }
 }

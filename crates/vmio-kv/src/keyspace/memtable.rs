@@ -100,6 +100,8 @@ pub(crate) struct Memtable {
     budget: Arc<MemtableBudget>,
     /// Where the keyspace is known to have no values.
     gaps: Arc<Gaps>,
+    /// One more than that of the memtable before it.
+    pub(super) generation: u64,
     /// The number of the first record that may be in it, and its place in the log.
     pub(crate) first_sequence: u64,
     pub(crate) log_offset: u64,
@@ -108,15 +110,28 @@ pub(crate) struct Memtable {
 impl Memtable {
     /// An empty memtable, for records from this number on. No gaps of the levels on the device are known.
     pub(crate) fn new(first_sequence: u64, log_offset: u64, budget: &Arc<MemtableBudget>) -> Self {
-        Self::with_gaps(first_sequence, log_offset, budget, Arc::new(Gaps::new(budget)))
+        Self::with_gaps(0, first_sequence, log_offset, budget, Arc::new(Gaps::new(budget)))
+    }
+
+    /// The memtable behind a removal of all keys. It leaves a generation out, so that this one is not taken for the one before it. Views of
+    /// the removed contents see the same numbers, so it has no gaps.
+    pub(super) fn following_removal(&self, first_sequence: u64, log_offset: u64) -> Self {
+        let gaps = Arc::new(self.no_gaps());
+        Self::with_gaps(self.generation + 2, first_sequence, log_offset, &self.budget, gaps)
     }
 
     /// The memtable that follows this one, once [`make_immutable`](Self::make_immutable) was called. The keyspace's gaps stay the same.
     pub(super) fn following(&self, first_sequence: u64, log_offset: u64) -> Self {
-        Self::with_gaps(first_sequence, log_offset, &self.budget, Arc::clone(&self.gaps))
+        Self::with_gaps(self.generation + 1, first_sequence, log_offset, &self.budget, Arc::clone(&self.gaps))
     }
 
-    fn with_gaps(first_sequence: u64, log_offset: u64, budget: &Arc<MemtableBudget>, gaps: Arc<Gaps>) -> Self {
+    fn with_gaps(
+        generation: u64,
+        first_sequence: u64,
+        log_offset: u64,
+        budget: &Arc<MemtableBudget>,
+        gaps: Arc<Gaps>,
+    ) -> Self {
         let entries = Entries {
             newest: KeyTree::new(first_sequence),
             older: BTreeMap::new(),
@@ -137,6 +152,7 @@ impl Memtable {
             large: Mutex::default(),
             budget: Arc::clone(budget),
             gaps,
+            generation,
             first_sequence,
             log_offset,
         }
@@ -242,6 +258,33 @@ impl Memtable {
     pub(crate) fn get(&self, key: &[u8], before: u64) -> Option<Pointer> {
         let entries = self.entries.read();
         entries.newest.get(key).and_then(|entry| entries.at(key, &entry, before))
+    }
+
+    /// The newest record of a key, if its number is not below `since`.
+    pub(super) fn get_since(&self, key: &[u8], since: u64) -> Option<Pointer> {
+        let entry = self.entries.read().newest.get(key)?;
+        (entry.sequence >= since).then_some(entry.pointer)
+    }
+
+    /// The first `most` keys of a range whose newest records have no number below `since`.
+    pub(super) fn some_since(
+        &self,
+        lower: Bound<&[u8]>,
+        is_beyond: impl Fn(&[u8]) -> bool,
+        since: u64,
+        most: usize,
+    ) -> Vec<(Vec<u8>, Pointer)> {
+        let mut some = Vec::new();
+        self.entries.read().newest.walk(lower, Direction::Up, |key, entry| {
+            if is_beyond(key) {
+                return ControlFlow::Break(());
+            }
+            if entry.sequence >= since {
+                some.push((key.to_vec(), entry.pointer));
+            }
+            if some.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        some
     }
 
     /// The first entries within a bound, in order. There are fewer than `most` if their keys are long, or if the view shows few.

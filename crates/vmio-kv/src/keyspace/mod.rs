@@ -9,6 +9,7 @@ mod key_tree;
 pub(crate) mod memtable;
 mod memtable_budget;
 mod merge_input;
+mod newer_records;
 mod newest_records;
 mod removal;
 mod version;
@@ -178,6 +179,15 @@ impl Keyspace {
         Ok(self.has_space(&writing)?.then(|| self.turn(writing)))
     }
 
+    /// Keeps writers out. Unlike a turn to write, it waits for no flush.
+    pub(crate) fn begin_stay(&self) -> Result<Stay<'_>> {
+        let writing = self.writing();
+        if self.is_dropped() {
+            return Err(self.gone());
+        }
+        Ok(Stay { _writing: writing })
+    }
+
     /// Whether it was dropped.
     pub(crate) fn is_dropped(&self) -> bool {
         self.is_dropped.load(Ordering::Acquire)
@@ -308,6 +318,11 @@ impl Keyspace {
         let has_value = |pointer: &Pointer| pointer.kind() != PointerKind::Tombstone;
         Ok(found.into_iter().map(|pointer| pointer.filter(has_value)).collect())
     }
+}
+
+/// Nobody writes to a keyspace while this exists.
+pub(crate) struct Stay<'keyspace> {
+    _writing: MutexGuard<'keyspace, WriteState>,
 }
 
 /// The turn to write to a keyspace.

@@ -8,7 +8,6 @@ use crate::format::catalogue::{KeyspaceEntry, LEVELS, LevelRoots};
 use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::pointer::PointerKind;
-use crate::keyspace::memtable::Memtable;
 use crate::keyspace::{Keyspace, Version};
 use crate::tree::{MergeInput, Tree};
 use crate::volume::epoch::RetiredBlocks;
@@ -109,8 +108,7 @@ impl Removal<'_> {
         version.memtable.make_immutable();
         version.memtable.flushed();
         keyspace.version.store(Arc::new(Version {
-            // Without the old gaps: views of the removed contents see the same numbers.
-            memtable: Arc::new(Memtable::new(log_sequence, log_offset, &keyspace.memtable_budget)),
+            memtable: Arc::new(version.memtable.following_removal(log_sequence, log_offset)),
             immutable: None,
             levels: [LevelRoots::default(); LEVELS],
             epoch,

@@ -1,0 +1,54 @@
+//! Writes of a key on condition of its value.
+
+use crate::db::keyspace_handle::KeyspaceHandle;
+use crate::db::lengths::{check_key, check_value_length};
+use crate::db::transaction::State;
+use crate::durability::Durability;
+use crate::error::{Error, Result};
+
+impl KeyspaceHandle {
+    /// Sets a key's value to `new` if it is `expected`, and returns whether it did. `None` stands for no value: expected, it means that
+    /// the key is absent; as the new value, it deletes the key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let db = vmio_kv::Db::create(folder.path().join("store"), vmio_kv::Options::new())?;
+    /// assert!(db.compare_and_set(b"leader", None, Some(b"node 1"))?);
+    /// assert!(!db.compare_and_set(b"leader", None, Some(b"node 2"))?);
+    /// assert_eq!(db.get(b"leader")?.as_deref(), Some(&b"node 1"[..]));
+    /// assert!(db.compare_and_set(b"leader", Some(b"node 1"), None)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn compare_and_set(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool> {
+        self.compare_and_set_with(key, expected, new, self.open()?.durability())
+    }
+
+    /// Sets a key's value to `new` if it is `expected`, with a durability for this write.
+    pub fn compare_and_set_with(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+        durability: Durability,
+    ) -> Result<bool> {
+        let open = self.open()?;
+        check_key(key)?;
+        check_value_length(new.map_or(0, |new| new.len() as u64))?;
+        loop {
+            let mut transaction = State::begin_on(open);
+            if transaction.get(open, key)?.as_deref() != expected {
+                return Ok(false);
+            }
+            transaction.write(open, key, new)?;
+            match transaction.commit(Some(durability)) {
+                // Somebody else has written it: the next look tells whether that is the expected value again.
+                Err(Error::Conflict { .. } | Error::TransactionTooLong { .. }) => {}
+                done => return done.map(|()| true),
+            }
+        }
+    }
+}
