@@ -2,13 +2,18 @@
 
 use crate::db::keyspace_handle::KeyspaceHandle;
 use crate::db::lengths::{check_key, check_value_length};
-use crate::db::transaction::State;
+use crate::db::transaction::{ATTEMPTS_MAX, State, pause};
 use crate::durability::Durability;
 use crate::error::{Error, Result};
 
 impl KeyspaceHandle {
     /// Sets a key's value to `new` if it is `expected`, and returns whether it did. `None` stands for no value: expected, it means that
     /// the key is absent; as the new value, it deletes the key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Conflict`] if others wrote the key at each of 100 attempts. [`Error::Full`] also where a put would find space: the space that
+    /// the look at the old value holds is not free before this ends.
     ///
     /// # Examples
     ///
@@ -38,7 +43,7 @@ impl KeyspaceHandle {
         let open = self.open()?;
         check_key(key)?;
         check_value_length(new.map_or(0, |new| new.len() as u64))?;
-        loop {
+        for attempt in 1.. {
             let mut transaction = State::begin_on(open);
             if transaction.get(open, key)?.as_deref() != expected {
                 return Ok(false);
@@ -46,9 +51,12 @@ impl KeyspaceHandle {
             transaction.write(open, key, new)?;
             match transaction.commit(Some(durability)) {
                 // Somebody else has written it: the next look tells whether that is the expected value again.
-                Err(Error::Conflict { .. } | Error::TransactionTooLong { .. }) => {}
+                Err(Error::Conflict { .. } | Error::TransactionTooLong { .. }) if attempt < ATTEMPTS_MAX => {
+                    pause(attempt)
+                }
                 done => return done.map(|()| true),
             }
         }
+        unreachable!("the last attempt returns")
     }
 }

@@ -16,7 +16,7 @@ use crate::format::record::RecordKind;
 use crate::format::superblock::CATALOGUE_BLOCKS_MAX;
 use crate::keyspace::memtable::{space_for, space_for_large};
 use crate::keyspace::{Admitted, Hope, Keyspace, Stay, WriteTurn};
-use crate::log::{Append, Appended, LOG_VALUE_BYTES_MAX, Log, LogWriter};
+use crate::log::{Append, Appended, Log, LogWriter};
 use crate::volume::committed::Changes;
 use crate::volume::free_reserve::SpacePriority;
 use crate::volume::segment::Segment;
@@ -125,25 +125,32 @@ impl OpenSegment {
     }
 
     pub(super) fn write(&self, batch: &[Operation], durability: Durability) -> Result<()> {
-        self.write_if(&Condition::NONE, batch, durability).map(drop)
+        let stored = self.store_large(batch)?;
+        self.write_if(&Condition::NONE, batch, &stored, durability).map(drop)
     }
 
-    /// Writes a batch if a condition holds, and returns whether it did. Nobody writes to the condition's keyspaces in between.
+    /// Stores the large values of a batch. They are free again when the result is dropped, unless the batch was written.
+    pub(super) fn store_large(&self, batch: &[Operation]) -> Result<Vec<Option<Stored>>> {
+        let store = |operation: &Operation| {
+            let Append { key, value, .. } = operation.append();
+            let store = || self.store_value(&operation.keyspace, key, value.len() as u64, &mut &*value);
+            operation.is_large().then(store).transpose()
+        };
+        batch.iter().map(store).collect()
+    }
+
+    /// Writes a batch whose large values have been `stored` if a condition holds, and returns whether it did. Nobody writes to the
+    /// condition's keyspaces in between.
     pub(super) fn write_if(
         &self,
         condition: &Condition<'_>,
         batch: &[Operation],
+        stored: &[Option<Stored>],
         durability: Durability,
     ) -> Result<bool> {
         let are_deletions = batch.iter().all(|operation| operation.append().kind == RecordKind::Delete);
         let priority = if are_deletions { SpacePriority::Delete } else { SpacePriority::Put };
-        let store_large = |operation: &Operation| {
-            let Append { key, value, .. } = operation.append();
-            let is_large = value.len() > LOG_VALUE_BYTES_MAX;
-            is_large.then(|| self.store_value(&operation.keyspace, key, value.len() as u64, &mut &*value)).transpose()
-        };
-        let stored = batch.iter().map(store_large).collect::<Result<Vec<_>>>()?;
-        self.write_or_make_space(priority, || self.try_write(condition, batch, &stored, priority, durability))
+        self.write_or_make_space(priority, || self.try_write(condition, batch, stored, priority, durability))
     }
 
     /// Writes a batch whose large values have been `stored`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::extents::Stored;
 use crate::format::record::RecordKind;
 use crate::keyspace::Keyspace;
-use crate::log::Append;
+use crate::log::{Append, LOG_VALUE_BYTES_MAX};
 
 /// A write to a keyspace, until it is appended to the log.
 pub(crate) struct Operation {
@@ -16,6 +16,11 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// Whether its value is too long for the log.
+    pub(crate) fn is_large(&self) -> bool {
+        self.value.len() > LOG_VALUE_BYTES_MAX
+    }
+
     pub(crate) fn append(&self) -> Append<'_> {
         Append { kind: self.kind, keyspace: self.keyspace.number, key: &self.key, value: &self.value }
     }

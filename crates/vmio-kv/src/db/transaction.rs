@@ -13,6 +13,7 @@ use crate::db::keyspace_handle::KeyspaceHandle;
 use crate::db::lengths::{check_key, check_value_length};
 use crate::db::open_handle::OpenHandle;
 use crate::db::open_handles::HandleKind;
+pub(super) use crate::db::transaction::attempts::{ATTEMPTS_MAX, pause};
 pub(super) use crate::db::transaction::state::State;
 use crate::durability::Durability;
 use crate::error::Result;
@@ -30,8 +31,8 @@ impl Db {
 
 /// Reads and writes that take effect together at the commit, or not at all.
 ///
-/// Transactions are optimistic: they wait for no other writer, and a commit fails with [`Error::Conflict`](crate::Error::Conflict) if a
-/// value that the transaction has read has changed since it began. Writers of any kind count, also plain puts. A key that is absent, and a
+/// Transactions are optimistic: they wait for no other writer before their commit. That fails with
+/// [`Error::Conflict`](crate::Error::Conflict) if a value that the transaction has read has changed since it began. Writers of any kind count, also plain puts. A key that is absent, and a
 /// range that was scanned, count as read. So committed transactions have the results that they would have one after the other.
 ///
 /// Reads show all keyspaces at the moment when the transaction began, with its own writes on top. The drop of a transaction discards its

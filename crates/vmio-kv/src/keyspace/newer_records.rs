@@ -96,6 +96,18 @@ impl Keyspace {
 }
 
 impl NewerRecords<'_> {
+    /// Whether there is one of a key, whatever its value.
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        self.memtables.iter().any(|memtable| memtable.get_since(key, self.view.before).is_some())
+    }
+
+    /// Whether there is one of a range, whatever its value.
+    pub(crate) fn has_within(&self, range: &KeyRange) -> bool {
+        let lower = range.lower.as_ref().map(Vec::as_slice);
+        let is_beyond = |key: &[u8]| is_beyond(&range.upper, Ordering::Greater, |end| Some(key.cmp(end)));
+        self.memtables.iter().any(|memtable| !memtable.some_since(lower, is_beyond, self.view.before, 1).is_empty())
+    }
+
     /// Whether a key has changed.
     pub(crate) fn has_changed(&self, key: &[u8]) -> Result<bool> {
         let newest = self.memtables.iter().find_map(|memtable| memtable.get_since(key, self.view.before));

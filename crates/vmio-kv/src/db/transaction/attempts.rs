@@ -9,7 +9,7 @@ use crate::db::transaction::Transaction;
 use crate::error::{Error, Result};
 
 /// How often a transaction runs at most.
-const ATTEMPTS_MAX: u32 = 100;
+pub(in crate::db) const ATTEMPTS_MAX: u32 = 100;
 /// The longest pause between two attempts.
 const PAUSE_US_MAX: u64 = 5_000;
 
@@ -56,7 +56,7 @@ impl Db {
 }
 
 /// Waits for a random time: the longer, the more attempts there were. So transactions that conflict come one after the other.
-fn pause(attempt: u32) {
+pub(in crate::db) fn pause(attempt: u32) {
     let most = PAUSE_US_MAX.min(1 << attempt.min(16));
     // Its keys are random.
     let random = RandomState::new().build_hasher().finish();

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::db::condition::Condition;
+use crate::db::operation::Operation;
 use crate::db::transaction::reads::Reads;
 use crate::db::transaction::state::State;
 use crate::durability::Durability;
@@ -23,47 +24,59 @@ impl State {
         let durability = durability.unwrap_or_else(|| home.store.options.default_durability());
         let operations = self.writes.take();
         let reads = std::mem::take(self.reads.get_mut());
-        let mut read = Read::new(self, &reads);
-        read.make_durable(home.segment.number)?;
-        let keyspaces: Vec<&Arc<Keyspace>> = read.of.iter().map(|of| of.keyspace).collect();
-        for _ in 0..CHECKS_MAX {
+        let mut read = Read::new(self, &reads, home.segment.number);
+        // Space that only they hold may be what the write needs.
+        self.views.clear();
+        read.make_durable()?;
+        let keyspaces: Vec<Arc<Keyspace>> = read.of.iter().map(|of| Arc::clone(&of.keyspace)).collect();
+        let keyspaces: Vec<&Arc<Keyspace>> = keyspaces.iter().collect();
+        if operations.iter().any(Operation::is_large) && !keyspaces.is_empty() {
+            // A conflict that is there already shall not cost a gibibyte.
+            read.move_on()?;
+        }
+        let stored = home.store_large(&operations)?;
+        for check in 1..=CHECKS_MAX {
             let condition = Condition { keyspaces: &keyspaces, holds: &|| read.is_unchanged_in_memory() };
-            if home.write_if(&condition, &operations, durability)? {
+            if home.write_if(&condition, &operations, &stored, durability)? {
                 return Ok(());
             }
-            read.move_on()?;
+            if check < CHECKS_MAX {
+                read.move_on()?;
+            }
         }
         Err(Error::TransactionTooLong { checks: CHECKS_MAX })
     }
 }
 
 /// The reads of a transaction, and the moment at which they are known to hold.
-struct Read<'state> {
-    reads: &'state Reads,
-    of: Vec<OfKeyspace<'state>>,
+struct Read<'reads> {
+    reads: &'reads Reads,
+    of: Vec<OfKeyspace>,
+    /// The segment that is written to.
+    home: u32,
 }
 
-struct OfKeyspace<'state> {
+struct OfKeyspace {
     place: usize,
-    keyspace: &'state Arc<Keyspace>,
+    keyspace: Arc<Keyspace>,
     view: Arc<View>,
 }
 
-impl<'state> Read<'state> {
-    fn new(state: &'state State, reads: &'state Reads) -> Self {
+impl<'reads> Read<'reads> {
+    fn new(state: &State, reads: &'reads Reads, home: u32) -> Self {
         let of = |place: usize| {
             let (keyspace, view) = &state.views[place];
-            OfKeyspace { place, keyspace, view: Arc::clone(view) }
+            OfKeyspace { place, keyspace: Arc::clone(keyspace), view: Arc::clone(view) }
         };
-        Read { reads, of: reads.places().map(of).collect() }
+        Read { reads, of: reads.places().map(of).collect(), home }
     }
 
-    /// Makes durable what was read from other segments. Otherwise a crash might lose it and keep what was written because of it.
-    fn make_durable(&self, home: u32) -> Result<()> {
-        let mut last = home;
+    /// Makes durable what the views show of other segments. Otherwise a crash might lose it and keep what was written because of it.
+    fn make_durable(&self) -> Result<()> {
+        let mut last = self.home;
         for OfKeyspace { keyspace, .. } in &self.of {
             // They are in the order of their segments.
-            if keyspace.segment() != home && keyspace.segment() != last {
+            if keyspace.segment() != self.home && keyspace.segment() != last {
                 keyspace.log.sync_all()?;
                 last = keyspace.segment();
             }
@@ -76,6 +89,12 @@ impl<'state> Read<'state> {
         for OfKeyspace { place, keyspace, view } in &self.of {
             let Some(newer) = keyspace.newer_than(view) else { return Ok(false) };
             let reads = self.reads.of(*place);
+            // A newer record of the same value may not be durable yet.
+            if keyspace.segment() != self.home
+                && (reads.keys.iter().any(|key| newer.has(key)) || reads.ranges().any(|range| newer.has_within(&range)))
+            {
+                return Ok(false);
+            }
             for key in &reads.keys {
                 if newer.has_changed(key)? {
                     return Err(conflict(keyspace, key));
@@ -92,7 +111,8 @@ impl<'state> Read<'state> {
 
     /// Compares with the present, while others write. From then on only later changes have to be looked for.
     fn move_on(&mut self) -> Result<()> {
-        let now = View::begin_all(self.of.iter().map(|of| &**of.keyspace));
+        let now = View::begin_all(self.of.iter().map(|of| &*of.keyspace));
+        self.make_durable()?;
         for (OfKeyspace { place, keyspace, view }, now) in self.of.iter_mut().zip(now) {
             let (now, reads) = (Arc::new(now), self.reads.of(*place));
             for key in &reads.keys {
