@@ -129,7 +129,7 @@ impl OpenSegment {
         self.write_if(&Condition::NONE, batch, &stored, durability).map(drop)
     }
 
-    /// Stores the large values of a batch. They are free again when the result is dropped, unless the batch was written.
+    /// Stores the large values of a batch. Dropping the result frees them, unless the batch was written.
     pub(super) fn store_large(&self, batch: &[Operation]) -> Result<Vec<Option<Stored>>> {
         let store = |operation: &Operation| {
             let Append { key, value, .. } = operation.append();
