@@ -53,6 +53,7 @@ pub struct Options {
     overwrite: bool,
     read_only: bool,
     reorganize_scanned: bool,
+    values_in_leaves: bool,
     fenced: bool,
     engine: Engine,
     polls_submissions: bool,
@@ -103,6 +104,7 @@ impl Options {
             overwrite: false,
             read_only: false,
             reorganize_scanned: true,
+            values_in_leaves: true,
             fenced: false,
             engine: Engine::Auto,
             polls_submissions: false,
@@ -373,6 +375,19 @@ impl Options {
         self
     }
 
+    /// Whether small records move into leaves. A scan then finds neighbours side by side, and a look-up reads one block.
+    ///
+    /// A compaction thread moves them while there are few writes, or once there are as many new records as leaves hold. A record has up to
+    /// 600 bytes of key and value, and is written once more. Without this option no more records move, and those in leaves stay.
+    ///
+    /// # Default
+    ///
+    /// True.
+    pub fn values_in_leaves(mut self, values_in_leaves: bool) -> Self {
+        self.values_in_leaves = values_in_leaves;
+        self
+    }
+
     pub(crate) fn reorganizes_scanned(&self) -> bool {
         self.reorganize_scanned && !self.read_only
     }
@@ -424,7 +439,7 @@ impl Options {
         // A replayed memtable may be as large as two.
         let most = (self.memory_bytes / 8).min(ARENA_BYTES_MAX / 4).min(volume_bytes / VOLUME_SHARE);
         let memtable_bytes = self.memtable_bytes.unwrap_or(most).min(most);
-        Limits { memtable_bytes, growth_factor: self.growth_factor }
+        Limits { memtable_bytes, growth_factor: self.growth_factor, inline: self.values_in_leaves }
     }
 
     /// The memory that the memtables of all keyspaces may take together, immutable ones included.

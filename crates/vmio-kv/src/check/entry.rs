@@ -19,14 +19,14 @@ impl Check<'_> {
         walk: &Walk<'_>,
         leaf: &Leaf<'_>,
         index: usize,
-        leaf_epoch: u64,
+        (leaf_offset, leaf_epoch): (u64, u64),
     ) -> Result<Option<Vec<u8>>, String> {
         let pointer = leaf.pointer(index);
         if pointer.kind() == PointerKind::Extents {
             return self.large_entry(state, walk, leaf, index, leaf_epoch).map(Some);
         }
         if pointer.kind() == PointerKind::Inline {
-            return Err("its value should be in the leaf, which nothing writes yet".to_owned());
+            return inline_entry(leaf, leaf_offset, index).map(Some);
         }
         let unit = state.owners.get(unit_of(pointer.offset())).ok_or("its record lies outside of the segment")?;
         if state.retired.contains(&unit_of(pointer.offset())) || is_superseded(&unit.row, leaf_epoch) {
@@ -85,6 +85,23 @@ impl Check<'_> {
         }
         self.bytes(offset, length)
     }
+}
+
+/// Checks an entry whose record the leaf holds; returns its key.
+fn inline_entry(leaf: &Leaf<'_>, leaf_offset: u64, index: usize) -> Result<Vec<u8>, String> {
+    let pointer = leaf.pointer(index);
+    let inline = leaf.inline(index).map_err(|damage| format!("its record: {damage}"))?;
+    let inline = inline.ok_or("its record is not in the leaf")?;
+    let place = leaf_offset + pointer.place_in_block() as u64;
+    if pointer.record() != Pointer::new(PointerKind::Inline, place, inline.bytes() as u32) {
+        return Err(format!(
+            "its record is at byte {place} and has {} bytes, which the entry does not say",
+            inline.bytes()
+        ));
+    }
+    let key = leaf.inline_key(&inline);
+    check_key(leaf, index, &key)?;
+    Ok(key)
 }
 
 fn damaged_at(offset: u64) -> impl Fn(Damage) -> String {

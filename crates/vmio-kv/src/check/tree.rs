@@ -228,7 +228,7 @@ impl Check<'_> {
         self.device.prefetch((0..leaf.len()).map(|index| front(leaf.pointer(index).offset())));
         for index in 0..leaf.len() {
             walk.entries += 1;
-            let key = match self.entry(state, walk, leaf, index, epoch) {
+            let key = match self.entry(state, walk, leaf, index, (offset, epoch)) {
                 Ok(key) => key,
                 Err(why) => {
                     self.wrong("an entry of a leaf", offset, format!("entry {index}: {why}"));

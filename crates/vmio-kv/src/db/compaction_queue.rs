@@ -2,12 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::db::records_apart::RecordsApart;
 use crate::keyspace::Keyspace;
 
 /// The most batches of scanned records that wait for their rewrite side by side, for each idle thread.
 const APART_MAX: usize = 4;
+
+/// How often an idle thread looks whether there are few writes.
+const CALM_LOOK: Duration = Duration::from_millis(250);
 
 /// The keyspaces that have something to flush or compact, and other work for idle threads.
 #[derive(Default)]
@@ -24,6 +28,8 @@ struct Waiting {
     idle: usize,
     /// The memtables may have reached their budget.
     relieve: bool,
+    /// Nothing that could be done in a calm is left, since the last keyspace was queued.
+    is_settled: bool,
     stopping: bool,
 }
 
@@ -35,6 +41,7 @@ impl CompactionQueue {
     /// Queues a keyspace, unless it is queued already.
     pub(super) fn put(&self, keyspace: &Arc<Keyspace>) {
         let mut waiting = self.waiting();
+        waiting.is_settled = false;
         if !waiting.keyspaces.iter().any(|other| Arc::ptr_eq(other, keyspace)) {
             waiting.keyspaces.push_back(Arc::clone(keyspace));
             self.changed.notify_one();
@@ -66,6 +73,11 @@ impl CompactionQueue {
         drop(apart);
     }
 
+    /// Notes that a calm leaves nothing to do until a keyspace is queued.
+    pub(super) fn settle(&self) {
+        self.waiting().is_settled = true;
+    }
+
     /// Ends the work: the store is being closed.
     pub(super) fn stop(&self) {
         self.waiting().stopping = true;
@@ -95,9 +107,24 @@ impl CompactionQueue {
                 return Some(Work::Reorganize(apart));
             }
             waiting.idle += 1;
-            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            let mut has_waited_in_vain = false;
+            if waiting.is_settled {
+                waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                let waited = self.changed.wait_timeout(waiting, CALM_LOOK).unwrap_or_else(PoisonError::into_inner);
+                (waiting, has_waited_in_vain) = (waited.0, waited.1.timed_out());
+            }
             waiting.idle -= 1;
+            if has_waited_in_vain && !waiting.has_any() {
+                return Some(Work::LookForCalm);
+            }
         }
+    }
+}
+
+impl Waiting {
+    fn has_any(&self) -> bool {
+        self.stopping || self.relieve || !self.keyspaces.is_empty() || !self.apart.is_empty()
     }
 }
 
@@ -106,4 +133,6 @@ pub(super) enum Work {
     Compact(Arc<Keyspace>),
     Relieve,
     Reorganize(RecordsApart),
+    /// Nothing else was to be done for a while.
+    LookForCalm,
 }

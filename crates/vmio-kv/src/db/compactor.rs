@@ -71,11 +71,37 @@ impl Segments {
                 store.collector.wake();
             }
             Work::Relieve => self.rotate_largest_memtable(),
+            Work::LookForCalm => self.compact_in_calm(),
             Work::Reorganize(apart) => {
                 if let Err(error) = self.of(&apart.keyspace).reorganize(apart) {
                     tracing::debug!(%error, "records stay where they are");
                 }
             }
+        }
+    }
+
+    /// Compacts what is worth it while there are few writes.
+    fn compact_in_calm(&self) {
+        let store = self.store();
+        if store.options.reads_only() {
+            return store.compactions.settle();
+        }
+        let mut is_settled = true;
+        for segment in self.all() {
+            let is_calm = segment.is_calm();
+            for keyspace in segment.keyspaces().iter().filter(|keyspace| keyspace.has_work_for_a_calm()) {
+                is_settled = false;
+                if is_calm
+                    && let Err(error) =
+                        segment.compact_one(keyspace, Due::Calm).and_then(|_| segment.compact_all(keyspace))
+                {
+                    tracing::error!(%error, keyspace = keyspace.name, "a compaction failed");
+                }
+            }
+        }
+        match is_settled {
+            true => store.compactions.settle(),
+            false => store.collector.wake(),
         }
     }
 
@@ -104,10 +130,15 @@ impl OpenSegment {
 
     /// Merges the present contents of a keyspace into one level, whatever is written meanwhile.
     pub(super) fn merge_all(&self, keyspace: &Keyspace) -> Result<()> {
-        for _ in 0..2 * LEVELS {
+        let mut left = 2 * LEVELS;
+        while left > 0 {
+            // The steps into the bottom level are as many as it takes.
+            let is_next_step = keyspace.is_between_steps();
             if self.compact_one(keyspace, Due::All)? {
+                left -= usize::from(!is_next_step);
                 continue;
             }
+            left -= 1;
             let is_others = keyspace.is_flushing() || keyspace.is_compacting_levels();
             // Another thread's result may have to be merged further.
             self.segment.merges.wait();

@@ -1,7 +1,8 @@
 //! A segment of an open store: its log, and the work on its keyspaces.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use crate::db::collector::collecting::Collector;
 use crate::db::condition::Condition;
@@ -33,9 +34,32 @@ pub(crate) struct OpenSegment {
     pub(super) reorganized_bytes: AtomicU64,
     /// Dropped keyspaces that may still be read.
     pub(super) dropped: Mutex<Vec<Weak<Keyspace>>>,
+    /// The number of the next record at the last look for a calm.
+    pub(super) calm: Mutex<Option<(Instant, u64)>>,
 }
 
+/// Fewer records a second leave time for other work.
+const CALM_RECORDS_A_SECOND: f64 = 10_000.0;
+/// The least time between two looks that tell.
+const CALM_LOOK_MIN: Duration = Duration::from_millis(100);
+
 impl OpenSegment {
+    /// Whether there have been few writes since the last look.
+    pub(super) fn is_calm(&self) -> bool {
+        let (now, next) = (Instant::now(), self.log.end().1);
+        let mut last = self.calm.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((then, before)) = *last else {
+            *last = Some((now, next));
+            return false;
+        };
+        let passed = now - then;
+        if passed < CALM_LOOK_MIN {
+            return false;
+        }
+        *last = Some((now, next));
+        (next - before) as f64 <= CALM_RECORDS_A_SECOND * passed.as_secs_f64()
+    }
+
     /// Starts the thread that writes the log.
     pub(super) fn start_writer(&self) -> Result<LogWriter> {
         LogWriter::start(&self.log).map_err(self.store.failed("starting threads"))

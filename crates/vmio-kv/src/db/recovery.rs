@@ -155,6 +155,7 @@ impl OpenSegment {
             collector: Collector::default(),
             reorganized_bytes: AtomicU64::new(0),
             dropped: Mutex::default(),
+            calm: Mutex::default(),
         };
         store.add_segment();
         opened.update_free_reserve();

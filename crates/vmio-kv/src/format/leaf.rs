@@ -1,4 +1,4 @@
-//! A leaf: the common prefix of its keys, stored once, and an entry of 24 bytes for each key.
+//! A leaf: the common prefix of its keys, stored once, an entry of 24 bytes for each key, and the records that it holds itself.
 
 use std::cmp::Ordering;
 
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::Damage;
 use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
 use crate::format::geometry::BLOCK_BYTES;
-use crate::format::pointer::{Pointer, WINDOW_BYTES};
+use crate::format::pointer::{Pointer, PointerKind, WINDOW_BYTES};
 
 /// The longest common prefix that a leaf keeps.
 pub(crate) const PREFIX_BYTES_MAX: usize = 512;
@@ -34,7 +34,21 @@ struct EntryRow {
     pointer: U64,
 }
 
+/// Before a record in the leaf: then come the bytes of the key behind the entry's window, and the value.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct InlineRow {
+    /// The entry that the record belongs to.
+    entry: u8,
+    rest_bytes: U16,
+    value_bytes: U16,
+}
+
 const _: () = assert!(size_of::<LeafRow>() == 8 && size_of::<EntryRow>() == 24 && ENTRIES_MAX == 168);
+const _: () = assert!(size_of::<InlineRow>() == 5 && ENTRIES_MAX <= u8::MAX as usize + 1);
+/// The most bytes of a key and a value that a leaf holds: with any prefix they have space in an empty leaf.
+pub(crate) const INLINE_BYTES_MAX: usize =
+    BLOCK_BYTES - ENTRIES_AT - size_of::<EntryRow>() - size_of::<InlineRow>() - PREFIX_BYTES_MAX;
 
 /// The hash of a key in its entry: it distinguishes keys that are known only in part.
 pub(crate) fn key_hash(key: &[u8]) -> u32 {
@@ -73,6 +87,55 @@ impl KnownKey {
             (false, true) => Some(Ordering::Greater),
             (false, false) => None,
         }
+    }
+}
+
+/// An entry of a new leaf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) key: KnownKey,
+    /// The value, if the leaf holds it. The key is known in full then.
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+impl Entry {
+    /// An entry that points to its record.
+    pub(crate) fn to_record(key: KnownKey) -> Self {
+        Entry { key, value: None }
+    }
+
+    /// An entry whose leaf holds the value.
+    pub(crate) fn inline(key: KnownKey, value: Vec<u8>) -> Self {
+        assert!(key.complete, "a leaf holds whole keys with their values");
+        Entry { key, value: Some(value) }
+    }
+
+    /// Bytes of the key that the leaf keeps in its record.
+    fn rest_bytes(&self, prefix_bytes: usize) -> usize {
+        self.key.bytes.len().saturating_sub(prefix_bytes + WINDOW_BYTES)
+    }
+
+    /// Bytes of the entry in a leaf with that prefix.
+    fn bytes(&self, prefix_bytes: usize) -> usize {
+        let inline = |value: &Vec<u8>| size_of::<InlineRow>() + self.rest_bytes(prefix_bytes) + value.len();
+        size_of::<EntryRow>() + self.value.as_ref().map_or(0, inline)
+    }
+}
+
+/// A record that a leaf holds.
+#[derive(Clone, Copy)]
+pub(crate) struct Inline<'block> {
+    /// The entry.
+    pub(crate) index: usize,
+    /// The key's bytes behind the entry's window.
+    rest: &'block [u8],
+    pub(crate) value: &'block [u8],
+}
+
+impl Inline<'_> {
+    /// Bytes of the record in the leaf.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<InlineRow>() + self.rest.len() + self.value.len()
     }
 }
 
@@ -125,6 +188,7 @@ pub(crate) fn common_prefix(left: &[u8], right: &[u8]) -> usize {
 /// A leaf that was read.
 #[derive(Clone, Copy)]
 pub(crate) struct Leaf<'block> {
+    bytes: &'block [u8; BLOCK_BYTES],
     prefix: &'block [u8],
     window_bytes: usize,
     entries: &'block [EntryRow],
@@ -144,7 +208,7 @@ impl<'block> Leaf<'block> {
         let bytes = &sealed.bytes[ENTRIES_AT..ENTRIES_AT + sealed.count * size_of::<EntryRow>()];
         let entries = <[EntryRow]>::ref_from_bytes(bytes).map_err(|_| Damage::Length)?;
         let prefix = &sealed.bytes[BLOCK_BYTES - prefix_bytes..];
-        Ok(Leaf { prefix, window_bytes, entries, epoch: sealed.epoch })
+        Ok(Leaf { bytes: sealed.bytes, prefix, window_bytes, entries, epoch: sealed.epoch })
     }
 
     /// The epoch in which the leaf was written.
@@ -167,6 +231,52 @@ impl<'block> Leaf<'block> {
         self.entries[index].hash.get()
     }
 
+    /// The record that the leaf holds at a byte of the block.
+    pub(crate) fn inline_at(&self, at: usize) -> Result<Inline<'block>, Damage> {
+        let wrong = Damage::Value { what: "the place of a record in it", found: at as u64 };
+        let end = BLOCK_BYTES - self.prefix.len();
+        let records_at = ENTRIES_AT + size_of_val(self.entries);
+        let bytes = self.bytes.get(at..end).filter(|_| at >= records_at).ok_or(wrong)?;
+        let (row, bytes) = InlineRow::ref_from_prefix(bytes).map_err(|_| wrong)?;
+        let (rest, value) = (usize::from(row.rest_bytes.get()), usize::from(row.value_bytes.get()));
+        let index = usize::from(row.entry);
+        let is_of_entry = self.entries.get(index).is_some_and(|entry| {
+            let pointer = Pointer::from_bits(entry.pointer.get());
+            pointer.kind() == PointerKind::Inline && pointer.place_in_block() == at
+        });
+        if !is_of_entry || rest + value > bytes.len() {
+            return Err(wrong);
+        }
+        Ok(Inline { index, rest: &bytes[..rest], value: &bytes[rest..rest + value] })
+    }
+
+    /// The record of an entry, if the leaf holds it.
+    pub(crate) fn inline(&self, index: usize) -> Result<Option<Inline<'block>>, Damage> {
+        let pointer = self.pointer(index);
+        match pointer.kind() {
+            PointerKind::Inline => {
+                let inline = self.inline_at(pointer.place_in_block())?;
+                if inline.index == index {
+                    Ok(Some(inline))
+                } else {
+                    Err(Damage::Value { what: "the entry of a record in it", found: inline.index as u64 })
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The whole key of a record that the leaf holds.
+    pub(crate) fn inline_key(&self, inline: &Inline<'_>) -> Vec<u8> {
+        [self.prefix, self.window(inline.index), inline.rest].concat()
+    }
+
+    /// An entry, to be put into another leaf.
+    pub(crate) fn entry(&self, index: usize) -> Result<Entry, Damage> {
+        let value = self.inline(index)?.map(|inline| inline.value.to_vec());
+        Ok(Entry { key: self.key(index), value })
+    }
+
     fn window(&self, index: usize) -> &'block [u8] {
         &self.entries[index].window[..self.pointer(index).known()]
     }
@@ -181,7 +291,13 @@ impl<'block> Leaf<'block> {
         bytes.extend_from_slice(self.prefix);
         bytes.extend_from_slice(self.window(index));
         let pointer = self.pointer(index);
-        KnownKey { bytes, complete: pointer.is_complete(), hash: self.hash(index), pointer: pointer.record() }
+        let mut complete = pointer.is_complete();
+        // Of a damaged record the key is known in part, and whoever reads the rest gets the error.
+        if !complete && let Ok(Some(inline)) = self.inline(index) {
+            bytes.extend_from_slice(inline.rest);
+            complete = true;
+        }
+        KnownKey { bytes, complete, hash: self.hash(index), pointer: pointer.record() }
     }
 
     /// The entries whose keys may equal `key`: all keys before them are less, all after them are greater.
@@ -212,7 +328,13 @@ impl<'block> Leaf<'block> {
         if complete {
             return Some(window == rest);
         }
-        if rest.len() > window.len() && rest.starts_with(window) { None } else { Some(false) }
+        if rest.len() <= window.len() || !rest.starts_with(window) {
+            return Some(false);
+        }
+        match self.inline(index) {
+            Ok(Some(inline)) => Some(&rest[window.len()..] == inline.rest),
+            _ => None,
+        }
     }
 
     fn partition_point(&self, is_before: impl Fn(usize) -> bool) -> usize {
@@ -228,49 +350,60 @@ impl<'block> Leaf<'block> {
 /// Collects entries in order until a leaf is full.
 #[derive(Default)]
 pub(crate) struct LeafBuilder {
-    keys: Vec<KnownKey>,
+    entries: Vec<Entry>,
     prefix_bytes: usize,
+    /// Bytes of the entries and their records.
+    bytes: usize,
 }
 
 impl LeafBuilder {
-    /// The length of the prefix with another key, if the key fits.
-    fn prefix_with(&self, key: &KnownKey) -> Option<usize> {
-        let prefix_bytes = match self.keys.first() {
-            Some(first) => common_prefix(&first.bytes[..self.prefix_bytes], &key.bytes),
+    /// The length of the prefix with another entry, and the bytes of all, if the entry fits.
+    fn with(&self, entry: &Entry) -> Option<(usize, usize)> {
+        let key = &entry.key;
+        let prefix_bytes = match self.entries.first() {
+            Some(first) => common_prefix(&first.key.bytes[..self.prefix_bytes], &key.bytes),
             None => key.bytes.len().min(PREFIX_BYTES_MAX),
         };
-        let space = BLOCK_BYTES - ENTRIES_AT - prefix_bytes;
-        ((self.keys.len() + 1) * size_of::<EntryRow>() <= space).then_some(prefix_bytes)
+        // With a shorter prefix, records in the leaf have more of their keys.
+        let before = match prefix_bytes == self.prefix_bytes {
+            true => self.bytes,
+            false => self.entries.iter().map(|entry| entry.bytes(prefix_bytes)).sum(),
+        };
+        let bytes = before + entry.bytes(prefix_bytes);
+        let has_space = self.entries.len() < ENTRIES_MAX && bytes <= BLOCK_BYTES - ENTRIES_AT - prefix_bytes;
+        has_space.then_some((prefix_bytes, bytes))
     }
 
-    /// Appends a key that is greater than all before; returns the key if it does not fit.
-    pub(crate) fn push(&mut self, key: KnownKey) -> Result<(), KnownKey> {
-        match self.prefix_with(&key) {
-            Some(prefix_bytes) => {
-                self.prefix_bytes = prefix_bytes;
+    /// Appends an entry whose key is greater than all before; returns the entry if it does not fit.
+    pub(crate) fn push(&mut self, entry: Entry) -> Result<(), Entry> {
+        match self.with(&entry) {
+            Some((prefix_bytes, bytes)) => {
+                (self.prefix_bytes, self.bytes) = (prefix_bytes, bytes);
                 // Between the first and the last key only the bytes that the leaf stores are needed.
-                if let [_, .., before] = self.keys.as_mut_slice() {
-                    before.forget_end();
+                if let [_, .., before] = self.entries.as_mut_slice()
+                    && before.value.is_none()
+                {
+                    before.key.forget_end();
                 }
-                self.keys.push(key);
+                self.entries.push(entry);
                 Ok(())
             }
-            None => Err(key),
+            None => Err(entry),
         }
     }
 
-    pub(crate) fn keys(&self) -> &[KnownKey] {
-        &self.keys
+    /// The first key and the last.
+    pub(crate) fn ends(&self) -> Option<(&KnownKey, &KnownKey)> {
+        Some((&self.entries.first()?.key, &self.entries.last()?.key))
     }
 
     /// Returns the leaf's block, and empties the builder.
     pub(crate) fn finish(&mut self, segment: Uuid, keyspace: u32, offset: u64, epoch: u64) -> Block {
-        let keys = std::mem::take(&mut self.keys);
-        let prefix_bytes = std::mem::take(&mut self.prefix_bytes);
+        let LeafBuilder { entries, prefix_bytes, .. } = std::mem::take(self);
         let mut block = Block::ZERO;
         let mut window_bytes = WINDOW_BYTES;
-        let (entries, _) = block.0[ENTRIES_AT..].as_chunks_mut::<{ size_of::<EntryRow>() }>();
-        for (key, place) in keys.iter().zip(entries) {
+        let mut at = ENTRIES_AT + entries.len() * size_of::<EntryRow>();
+        for (index, Entry { key, value }) in entries.iter().enumerate() {
             let rest = &key.bytes[prefix_bytes..];
             let known = rest.len().min(WINDOW_BYTES);
             let complete = key.complete && known == rest.len();
@@ -279,9 +412,27 @@ impl LeafBuilder {
             }
             let mut window = [0; WINDOW_BYTES];
             window[..known].copy_from_slice(&rest[..known]);
-            let pointer = key.pointer.with_known(known, complete).to_bits();
+            let pointer = match value {
+                None => key.pointer,
+                Some(value) => {
+                    let rest = &rest[known..];
+                    let row = InlineRow {
+                        entry: index as u8,
+                        rest_bytes: U16::new(rest.len() as u16),
+                        value_bytes: U16::new(value.len() as u16),
+                    };
+                    let start = at;
+                    for part in [row.as_bytes(), rest, value] {
+                        block.0[at..at + part.len()].copy_from_slice(part);
+                        at += part.len();
+                    }
+                    Pointer::new(PointerKind::Inline, offset + start as u64, (at - start) as u32)
+                }
+            };
+            let pointer = pointer.with_known(known, complete).to_bits();
             let row = EntryRow { window, hash: U32::new(key.hash), pointer: U64::new(pointer) };
-            place.copy_from_slice(row.as_bytes());
+            let place = ENTRIES_AT + index * size_of::<EntryRow>();
+            block.0[place..place + size_of::<EntryRow>()].copy_from_slice(row.as_bytes());
         }
         let row = LeafRow {
             prefix_bytes: U16::new(prefix_bytes as u16),
@@ -290,10 +441,10 @@ impl LeafBuilder {
             writes: U32::ZERO,
         };
         block.0[HEADER_BYTES..ENTRIES_AT].copy_from_slice(row.as_bytes());
-        if let Some(first) = keys.first() {
-            block.0[BLOCK_BYTES - prefix_bytes..].copy_from_slice(&first.bytes[..prefix_bytes]);
+        if let Some(first) = entries.first() {
+            block.0[BLOCK_BYTES - prefix_bytes..].copy_from_slice(&first.key.bytes[..prefix_bytes]);
         }
-        seal(&mut block.0, segment, Label { kind: Kind::Leaf, keyspace, offset, epoch }, keys.len() as u16);
+        seal(&mut block.0, segment, Label { kind: Kind::Leaf, keyspace, offset, epoch }, entries.len() as u16);
         block
     }
 }
@@ -306,7 +457,6 @@ mod tests {
 
     use super::*;
     use crate::format::block::unseal;
-    use crate::format::pointer::PointerKind;
 
     fn pointer(number: usize) -> Pointer {
         Pointer::new(PointerKind::Value, number as u64 * 8, 64)
@@ -314,7 +464,7 @@ mod tests {
 
     fn leaf_of(keys: &[KnownKey]) -> (Block, usize) {
         let mut builder = LeafBuilder::default();
-        let taken = keys.iter().take_while(|key| builder.push((*key).clone()).is_ok()).count();
+        let taken = keys.iter().take_while(|key| builder.push(Entry::to_record((*key).clone())).is_ok()).count();
         (builder.finish(Uuid::from_bytes([1; 16]), 2, 4096, 5), taken)
     }
 
@@ -402,10 +552,10 @@ mod tests {
         let mut builder = LeafBuilder::default();
         let known: Vec<KnownKey> =
             (0..200).map(|number| KnownKey::whole(&key(number), pointer(number.into()))).collect();
-        let taken = known.iter().take_while(|known| builder.push((*known).clone()).is_ok()).count();
+        let taken = known.iter().take_while(|known| builder.push(Entry::to_record((*known).clone())).is_ok()).count();
         assert_eq!(taken, (BLOCK_BYTES - ENTRIES_AT - PREFIX_BYTES_MAX) / size_of::<EntryRow>());
-        assert_eq!((builder.keys().first(), builder.keys().last()), (known.first(), known.get(taken - 1)));
-        let kept: usize = builder.keys().iter().map(|known| known.bytes.capacity()).sum();
+        assert_eq!(builder.ends(), Some((&known[0], &known[taken - 1])));
+        let kept: usize = builder.entries.iter().map(|entry| entry.key.bytes.capacity()).sum();
         assert!(kept < 2 * 60_001 + taken * 600, "{kept} bytes of keys");
         let block = builder.finish(Uuid::from_bytes([1; 16]), 2, 4096, 5);
         let leaf = Leaf::from_block(&unseal(&block.0, Kind::Leaf, 4096).expect("whole")).expect("whole");

@@ -64,6 +64,11 @@ impl Pointer {
         self.0 & ((1 << OFFSET_BITS) - 1) & !number
     }
 
+    /// The record's place in its block, in bytes.
+    pub(crate) fn place_in_block(self) -> usize {
+        (self.0 % BLOCK_BYTES as u64) as usize
+    }
+
     /// The number of a large value's head: it distinguishes the head from others at the same place.
     pub(crate) fn head_number(self) -> u32 {
         (self.0 & HEAD_NUMBER) as u32

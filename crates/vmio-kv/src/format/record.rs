@@ -125,6 +125,11 @@ pub(crate) const fn record_bytes(key_bytes: usize, value_bytes: usize) -> usize 
 }
 
 impl<'bytes> Record<'bytes> {
+    /// A record that a leaf holds. It has no number: trees have only the newest record of a key.
+    pub(crate) fn of_leaf(keyspace: u32, key: &'bytes [u8], value: &'bytes [u8]) -> Self {
+        Record { kind: RecordKind::Put, continues: false, keyspace, sequence: 0, key, value }
+    }
+
     /// The record's length in the log.
     pub(crate) fn bytes(&self) -> usize {
         record_bytes(self.key.len(), self.value.len())

@@ -14,8 +14,10 @@ pub(crate) const CATALOGUE_BLOCKS_MAX: usize = 200;
 const LONG_PIVOTS: u64 = 1;
 /// Feature: pointers to heads of large values have a number, which is part of the heads' checksums.
 const NUMBERED_HEADS: u64 = 2;
+/// Feature: leaves hold small records themselves.
+const INLINE_RECORDS: u64 = 4;
 /// All features that this version knows. The first commit of an opening sets them all; older versions refuse the store after it.
-pub(crate) const FEATURES: u64 = LONG_PIVOTS | NUMBERED_HEADS;
+pub(crate) const FEATURES: u64 = LONG_PIVOTS | NUMBERED_HEADS | INLINE_RECORDS;
 
 const ROWS_AT: usize = HEADER_BYTES + size_of::<Fields>();
 

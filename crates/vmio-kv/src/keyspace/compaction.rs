@@ -10,10 +10,11 @@ use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::leaf::ENTRIES_MAX;
 use crate::format::pointer::Pointer;
+use crate::keyspace::bottom::{BOTTOM, step_blocks};
 use crate::keyspace::contents::{Contents, Records};
 use crate::keyspace::memtable::Memtable;
 use crate::keyspace::{Keyspace, Limits, Version};
-use crate::tree::{MergeInput, MergeThreads, Merged, Target, Tree, merge};
+use crate::tree::{MergeInput, MergeThreads, Merged, Target, Tree, merge, take_front};
 use crate::volume::block_runs::BlockRuns;
 use crate::volume::chunk_generations::OF_MERGES;
 use crate::volume::epoch::RetiredBlocks;
@@ -33,13 +34,17 @@ pub(crate) enum Due {
     Full,
     /// All but the lowest.
     All,
+    /// Also what is worth a place in the bottom level, since there is little else to do.
+    Calm,
 }
 
-/// A flush of the immutable memtable, which is level 0, or a compaction of a level into the one below. While it exists no other thread
+/// A flush of the immutable memtable, which is level 0, or a compaction of a level into one below. While it exists no other thread
 /// compacts the level, nor begins to compact the one below.
 pub(crate) struct Compaction<'keyspace> {
     keyspace: &'keyspace Keyspace,
     level: usize,
+    /// The next level, or the bottom level.
+    below: usize,
     version: Arc<Version>,
     /// While this exists, no chunk is given up that becomes empty meanwhile.
     _under_way: UnderWay,
@@ -50,6 +55,10 @@ pub(crate) struct Compacted<'keyspace> {
     compaction: Compaction<'keyspace>,
     /// The new root of the level below.
     root: Option<Root>,
+    /// What is left of the level: a step into the bottom level has taken the rest.
+    rest: Option<Root>,
+    /// The records in the log of what it has taken; `None` for all.
+    moved: Option<Records>,
     pub(crate) taken: BlockRuns,
     /// Extents of large values that no tree has had so far.
     pub(crate) extents: Vec<Extent>,
@@ -84,6 +93,7 @@ impl<'keyspace> Compaction<'keyspace> {
                 let immutable = Arc::clone(immutable);
                 self.merge_memtable(&immutable, threads)
             }
+            _ if self.below == BOTTOM => self.merge_into_bottom(threads),
             _ => self.merge_tree(threads),
         }
     }
@@ -94,10 +104,33 @@ impl<'keyspace> Compaction<'keyspace> {
         Ok(Compacted { extents: immutable.extents(), ..self.compacted(merged, retired)? })
     }
 
-    fn merge_tree(self, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
+    /// The level's tree, which the beginning of the compaction has set aside.
+    fn tree(&self) -> Root {
         let Some(root) = self.version.levels[self.level].compacting else {
             unreachable!("a compaction that has begun has set the level's tree aside");
         };
+        root
+    }
+
+    /// Does a step of the merge into the bottom level.
+    fn merge_into_bottom(self, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
+        let (log, segment) = (&self.keyspace.log, &self.keyspace.log.segment);
+        let mut step = self.keyspace.step(&self.version, self.level);
+        let from = (self.keyspace.number, self.level as u8);
+        let rest = take_front(log, from, self.tree(), |entries| step.take(entries))?;
+        let moved = step.records();
+        let merged = step.read(log).and_then(|()| self.merge_newer(&step, threads));
+        // Nothing else refers to the new nodes yet.
+        let mut merged = merged.inspect_err(|_| segment.abandon(rest.taken.freed()))?;
+        drop(step);
+        merged.taken.append(rest.taken);
+        let retired = rest.retired.freed().collect();
+        let compacted = self.compacted(merged, retired)?;
+        Ok(Compacted { rest: rest.root, moved: Some(moved), ..compacted })
+    }
+
+    fn merge_tree(self, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
+        let root = self.tree();
         let tree = Tree::new(&self.keyspace.log, self.keyspace.number, root, OF_MERGES);
         let retired = tree.blocks()?.freed().collect();
         let merged = self.merge_newer(&tree, threads)?;
@@ -105,7 +138,7 @@ impl<'keyspace> Compaction<'keyspace> {
     }
 
     fn merge_newer(&self, newer: &dyn MergeInput, threads: &MergeThreads) -> Result<Merged> {
-        let below = self.level + 1;
+        let below = self.below;
         let target = Target {
             keyspace: self.keyspace.number,
             level: below as u8,
@@ -124,15 +157,16 @@ impl<'keyspace> Compaction<'keyspace> {
         // Nothing else refers to the new nodes yet.
         let dead = dead.inspect_err(|_| self.keyspace.log.segment.abandon(taken.freed()))?;
         retired.extend(dead.into_iter().map(Freed::from));
-        Ok(Compacted { compaction: self, root, taken, extents: Vec::new(), retired, garbage })
+        let (rest, moved) = (None, None);
+        Ok(Compacted { compaction: self, root, rest, moved, taken, extents: Vec::new(), retired, garbage })
     }
 }
 
 impl Compacted<'_> {
     fn levels(&self, version: &Version) -> [LevelRoots; LEVELS] {
         let mut levels = version.levels;
-        levels[self.compaction.level].compacting = None;
-        levels[self.compaction.level + 1].active = self.root;
+        levels[self.compaction.level].compacting = self.rest;
+        levels[self.compaction.below].active = self.root;
         levels
     }
 
@@ -151,10 +185,22 @@ impl Compacted<'_> {
     /// Notes the counts of the new tree, if those of its inputs are known.
     fn note_records(&self, version: &Version) {
         let trees = &self.compaction.keyspace.tree_records;
-        let (level, below) = (self.compaction.level, self.compaction.level + 1);
-        let newer = match (&version.immutable, version.levels[level].compacting) {
+        let (level, below) = (self.compaction.level, self.compaction.below);
+        let all = match (&version.immutable, version.levels[level].compacting) {
             (Some(immutable), _) if level == 0 => immutable.contents().records,
             (_, compacting) => trees.take(compacting),
+        };
+        let newer = match (self.moved, all) {
+            (Some(moved), Some(all)) => {
+                let left = Records {
+                    bytes: all.bytes.saturating_sub(moved.bytes),
+                    deletions: all.deletions.saturating_sub(moved.deletions),
+                };
+                self.rest.into_iter().for_each(|rest| trees.put(rest, left));
+                Some(moved)
+            }
+            (Some(moved), None) => Some(moved),
+            (None, all) => all,
         };
         let older = trees.take(version.levels[below].active);
         if let (Some(newer), Some(older), Some(root)) = (newer, older, self.root) {
@@ -267,6 +313,7 @@ impl Keyspace {
                     compacting.is_some()
                         || is_full
                         || (is_asked_for && active.is_some() && !is_lowest(&version, *level))
+                        || (due == Due::Calm && self.goes_to_the_bottom_in_calm(&version, *level))
                 }
             }
         };
@@ -275,11 +322,19 @@ impl Keyspace {
             |level: &usize| !writing.is_compacting[*level] && (*level == 0 || !writing.is_compacting[level - 1]);
         // A full merge does not wait for levels that have failed.
         let rests =
-            |level: &usize| due == Due::Full && writing.resting[*level].is_some_and(|until| Instant::now() < until);
+            |level: &usize| due != Due::All && writing.resting[*level].is_some_and(|until| Instant::now() < until);
         if writing.is_being_emptied {
             return None;
         }
-        let level = (0..LEVELS - 1).filter(can_begin).filter(|level| !rests(level)).find(is_due)?;
+        let level = (0..BOTTOM).filter(can_begin).filter(|level| !rests(level)).find(is_due)?;
+        // Once there is a bottom level, what is merged for another reason than its size goes there as well.
+        let is_full = version.levels[level].active.is_some_and(|root| root.entries > self.entries_max(level));
+        let goes_to_the_bottom = match version.levels[BOTTOM].active {
+            _ if due == Due::Calm && self.goes_to_the_bottom_in_calm(&version, level) => true,
+            Some(_) if !is_full => self.is_above_bottom(&version, level),
+            _ => self.goes_to_the_bottom(&version, level),
+        };
+        let below = if goes_to_the_bottom { BOTTOM } else { level + 1 };
         writing.resting[level] = None;
         (writing.is_compacting[level], writing.is_asked_for[level]) = (true, false);
         let mut levels = version.levels;
@@ -296,7 +351,7 @@ impl Keyspace {
             }));
         }
         let under_way = self.log.segment.merges.begin();
-        Some(Compaction { keyspace: self, level, version: self.version(), _under_way: under_way })
+        Some(Compaction { keyspace: self, level, below, version: self.version(), _under_way: under_way })
     }
 
     /// All blocks of some large values that nothing refers to any longer.
@@ -347,7 +402,10 @@ impl Keyspace {
     /// About how many nodes the keyspace's flush and compactions may take.
     pub(crate) fn compaction_blocks(&self) -> u64 {
         let version = self.version.load();
-        let trees: u64 = version.roots().map(|root| u64::from(root.blocks)).sum();
+        // The bottom level is written in steps.
+        let trees = version.roots().map(|root| u64::from(root.blocks)).sum::<u64>()
+            - version.levels[BOTTOM].active.map_or(0, |root| u64::from(root.blocks))
+            + step_blocks(&version);
         let immutable = version.immutable.as_ref().map_or(0, |immutable| immutable.bytes());
         let bytes = self.limits.memtable_bytes.max(version.memtable.bytes()) + immutable;
         trees + blocks_of_memtable(bytes)
@@ -387,6 +445,13 @@ impl Keyspace {
         let version = self.version.load();
         let memtables = std::iter::once(&version.memtable).chain(&version.immutable).map(|level| level.contents());
         memtables.chain(version.roots().map(|root| self.tree_records.of(root))).collect()
+    }
+
+    /// Whether a merge into the bottom level has taken some steps, and has not begun the next one.
+    pub(crate) fn is_between_steps(&self) -> bool {
+        let is_compacting = self.writing().is_compacting;
+        let version = self.version.load();
+        (1..BOTTOM).any(|level| version.levels[level].compacting.is_some() && !is_compacting[level])
     }
 
     /// Whether a level on the device is being merged into the one below.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -24,6 +24,10 @@ const GAPS_SHARE: u64 = 16;
 
 /// How much all scans may read ahead together, in steps of a 64th of the memory: a sixteenth.
 const SCANS_STEPS: u64 = 4;
+/// The same with a step of a merge into the bottom level.
+const COMPACTION_STEPS: u64 = 12;
+/// How long a compaction waits for the cache at most.
+const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
 /// How much a scan takes at a time.
 const SCAN_SPACE_BYTES: u64 = 64 << 10;
 
@@ -41,8 +45,12 @@ pub(crate) struct MemtableBudget {
     other_bytes: AtomicU64,
     /// Bytes of gaps.
     gaps_bytes: AtomicU64,
-    /// Bytes that scans have read ahead.
+    /// Bytes that scans have read ahead, or compactions.
     scans_bytes: AtomicU64,
+    /// The same, as the cache was last told, and as it has given up since.
+    told_scans_bytes: AtomicU64,
+    given_up_bytes: AtomicU64,
+    has_given_up: Condvar,
     /// The budget; half of it is for mutable memtables.
     most_bytes: u64,
     /// The delay that writers still owe.
@@ -73,27 +81,40 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// Memory for a scan's reads ahead: the cache lacks it while this exists.
+/// Memory for a scan's reads ahead, or a compaction's: the cache lacks it while this exists.
 pub(crate) struct ScanSpace {
     budget: Arc<MemtableBudget>,
     bytes: u64,
+    most_bytes: u64,
 }
 
 impl ScanSpace {
     /// Nothing yet.
     pub(crate) fn new(budget: &Arc<MemtableBudget>) -> Self {
-        ScanSpace { budget: Arc::clone(budget), bytes: 0 }
+        ScanSpace { budget: Arc::clone(budget), bytes: 0, most_bytes: SCANS_STEPS * budget.step_bytes }
+    }
+
+    /// Nothing yet, for a compaction that reads records.
+    pub(crate) fn of_compaction(budget: &Arc<MemtableBudget>) -> Self {
+        ScanSpace { budget: Arc::clone(budget), bytes: 0, most_bytes: budget.compaction_bytes_max() }
     }
 
     /// Takes more, up to that many bytes in all. Returns whether it has that many.
     pub(crate) fn reaches(&mut self, bytes: u64) -> bool {
         while self.bytes < bytes {
-            if !self.budget.take_for_scan(SCAN_SPACE_BYTES) {
+            if !self.budget.take_for_scan(SCAN_SPACE_BYTES, self.most_bytes) {
                 return false;
             }
             self.bytes += SCAN_SPACE_BYTES;
         }
         true
+    }
+
+    /// Takes as much as there is, up to that many bytes in all, and waits until the cache has given it up. Returns how many it has.
+    pub(crate) fn take_up_to(&mut self, bytes: u64) -> u64 {
+        self.reaches(bytes);
+        self.budget.wait_for_cache();
+        self.bytes
     }
 }
 
@@ -132,6 +153,9 @@ impl MemtableBudget {
             other_bytes: AtomicU64::new(0),
             gaps_bytes: AtomicU64::new(0),
             scans_bytes: AtomicU64::new(0),
+            told_scans_bytes: AtomicU64::new(0),
+            given_up_bytes: AtomicU64::new(0),
+            has_given_up: Condvar::new(),
             most_bytes,
             owed_ns: AtomicU64::new(0),
             step_bytes: step_bytes.max(1),
@@ -175,9 +199,13 @@ impl MemtableBudget {
         self.tell(before, before - bytes);
     }
 
-    /// Takes bytes for a scan, unless all scans would take too much.
-    fn take_for_scan(&self, bytes: u64) -> bool {
-        let most = SCANS_STEPS * self.step_bytes;
+    /// The most bytes of a compaction that reads records.
+    pub(crate) fn compaction_bytes_max(&self) -> u64 {
+        COMPACTION_STEPS * self.step_bytes
+    }
+
+    /// Takes bytes for a scan, unless all scans would take more than `most`.
+    fn take_for_scan(&self, bytes: u64, most: u64) -> bool {
         let more = |before: u64| Some(before + bytes).filter(|bytes| *bytes <= most);
         let taken = self.scans_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         taken.inspect(|before| self.tell(*before, *before + bytes)).is_ok()
@@ -349,6 +377,9 @@ impl MemtableBudget {
     pub(crate) fn wait(&self, known: Option<u64>) -> Option<u64> {
         let mut is_over = self.is_over.lock();
         loop {
+            // The caller has done what it was told.
+            self.given_up_bytes.store(self.told_scans_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.has_given_up.notify_all();
             let memtables = (self.bytes.load(Ordering::Relaxed) / self.step_bytes + 1) * self.step_bytes;
             // No step while there are none.
             let gaps = self.gaps_bytes.load(Ordering::Relaxed).next_multiple_of(self.step_bytes);
@@ -357,6 +388,7 @@ impl MemtableBudget {
             if *is_over {
                 return None;
             }
+            self.told_scans_bytes.store(scans, Ordering::Relaxed);
             if Some(bytes) != known {
                 return Some(bytes);
             }
@@ -364,10 +396,23 @@ impl MemtableBudget {
         }
     }
 
+    /// Waits until the cache has given up what scans and compactions have taken, or for a second.
+    fn wait_for_cache(&self) {
+        let until = Instant::now() + GIVE_UP_WAIT;
+        let mut is_over = self.is_over.lock();
+        let taken = self.scans_bytes.load(Ordering::Relaxed);
+        while !*is_over && self.given_up_bytes.load(Ordering::Relaxed) < taken {
+            if self.has_given_up.wait_until(&mut is_over, until).timed_out() {
+                return;
+            }
+        }
+    }
+
     /// Ends all waits.
     pub(crate) fn end(&self) {
         *self.is_over.lock() = true;
         self.changed.notify_all();
+        self.has_given_up.notify_all();
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 
 use crate::error::Result;
-use crate::format::leaf::KnownKey;
+use crate::format::leaf::{Entry, KnownKey};
 use crate::keyspace::memtable::{Memtable, NEWEST};
 use crate::log::Log;
 use crate::tree::{Cursor, Direction, MergeInput, Source, Tree};
@@ -43,9 +43,9 @@ impl Source for MemtableSource<'_> {
         Ok(self.batch.front_mut())
     }
 
-    fn next(&mut self) -> Result<Option<KnownKey>> {
+    fn next(&mut self) -> Result<Option<Entry>> {
         self.fill();
-        Ok(self.batch.pop_front())
+        Ok(self.batch.pop_front().map(Entry::to_record))
     }
 }
 
@@ -79,11 +79,11 @@ impl Source for TreeSource<'_> {
         Ok(self.current.as_mut())
     }
 
-    fn next(&mut self) -> Result<Option<KnownKey>> {
+    fn next(&mut self) -> Result<Option<Entry>> {
         let current = self.current.take();
         if current.is_some() {
             self.find_current()?;
         }
-        Ok(current)
+        Ok(current.map(Entry::to_record))
     }
 }

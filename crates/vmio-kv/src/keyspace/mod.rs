@@ -1,6 +1,8 @@
 //! A keyspace: an independent set of keys, in memtables and in levels on the device.
 
 pub(crate) mod arena;
+mod bottom;
+mod bottom_step;
 mod compaction;
 pub(crate) mod contents;
 mod cursor;
@@ -54,6 +56,8 @@ pub(crate) struct Limits {
     pub(crate) memtable_bytes: u64,
     /// How many times more entries each level has than the one above.
     pub(crate) growth_factor: u64,
+    /// Whether the leaves of the bottom level hold small records.
+    pub(crate) inline: bool,
 }
 
 /// An open keyspace.

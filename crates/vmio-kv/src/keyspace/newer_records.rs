@@ -1,6 +1,7 @@
 //! Whether keys have changed since a view.
 //!
-//! A key has changed if its value differs. A record that the collector or a reorganization has moved has the same value.
+//! A key has changed if its value differs. A record that the collector, a reorganization or a compaction into leaves has moved has the same
+//! value.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -87,7 +88,7 @@ impl Keyspace {
         if left == right {
             return Ok(true);
         }
-        if [left, right].iter().any(|pointer| pointer.kind() != PointerKind::Value) {
+        if [left, right].iter().any(|pointer| pointer.kind() == PointerKind::Extents) {
             return Ok(false);
         }
         let value = self.log.read(left, |record| record.value.to_vec())?;

@@ -123,8 +123,8 @@ impl Removal<'_> {
 
 fn each_pointer(level: &dyn MergeInput, mut see: impl FnMut(crate::format::pointer::Pointer)) -> Result<()> {
     let mut source = level.source(&[])?;
-    while let Some(known) = source.next()? {
-        see(known.pointer);
+    while let Some(entry) = source.next()? {
+        see(entry.key.pointer);
     }
     Ok(())
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use crate::device::BypassBatch;
 use crate::error::{Damage, Error, Result};
+use crate::format::block::{Kind, Sealed, unseal_checked};
 use crate::format::chunk::{CHUNK_BYTES, ChunkHeader, RECORDS_AT};
 use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
-use crate::format::leaf::KnownKey;
+use crate::format::leaf::{KnownKey, Leaf};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::{FRONT_BYTES, Record, Seed};
 use crate::log::Log;
@@ -22,13 +23,21 @@ impl Log {
     }
 
     fn damaged_record(&self, pointer: Pointer) -> impl Fn(Damage) -> Error {
-        let is_head = pointer.kind() == PointerKind::Extents;
-        let structure = if is_head { "the head of a large value" } else { "a record of the log" };
+        let structure = match pointer.kind() {
+            PointerKind::Extents => "the head of a large value",
+            PointerKind::Inline => "a record of a leaf",
+            PointerKind::Value | PointerKind::Tombstone => "a record of the log",
+        };
         move |damage| self.device().damaged(structure, pointer.offset(), damage)
     }
 
     /// Calls `read` with a record whose checksum is right; twice, if the page changed the first time.
     pub(crate) fn read<Answer>(&self, pointer: Pointer, read: impl Fn(&Record<'_>) -> Answer) -> Result<Answer> {
+        if pointer.kind() == PointerKind::Inline {
+            return self
+                .device()
+                .bypass_look_at_node(Kind::Leaf, leaf_of(pointer), |sealed| self.read_inline(sealed, pointer, &read));
+        }
         let damaged = self.damaged_record(pointer);
         // Otherwise it may have been written and dropped since we looked: then the device has it.
         if let Some(tail) = self.tail_of(pointer.offset()) {
@@ -59,6 +68,13 @@ impl Log {
         read: impl FnOnce(&Record<'_>) -> Answer,
     ) -> Result<Answer> {
         let damaged = self.damaged_record(pointer);
+        if pointer.kind() == PointerKind::Inline {
+            return self.device().look_pinned(leaf_of(pointer), BLOCK_BYTES, |bytes| {
+                let block = bytes.first_chunk::<BLOCK_BYTES>().ok_or(Damage::Length);
+                let sealed = block.and_then(|block| unseal_checked(block, Kind::Leaf, leaf_of(pointer)));
+                self.read_inline(&sealed.map_err(&damaged)?, pointer, read)
+            });
+        }
         if let Some(tail) = self.tail_of(pointer.offset()) {
             return read_tail(&tail, pointer).map(|record| read(&record)).map_err(damaged);
         }
@@ -68,6 +84,19 @@ impl Log {
         self.device().look_pinned(pointer.offset(), length, |bytes| {
             Record::read(seed, bytes).map(|record| read(&record)).map_err(damaged)
         })
+    }
+
+    /// Calls `read` with a record that a leaf holds.
+    fn read_inline<Answer>(
+        &self,
+        sealed: &Sealed<'_>,
+        pointer: Pointer,
+        read: impl FnOnce(&Record<'_>) -> Answer,
+    ) -> Result<Answer> {
+        let found = Leaf::from_block(sealed).and_then(|leaf| Ok((leaf, leaf.inline_at(pointer.place_in_block())?)));
+        let (leaf, inline) = found.map_err(self.damaged_record(pointer))?;
+        let key = leaf.inline_key(&inline);
+        Ok(read(&Record::of_leaf(sealed.keyspace, &key, inline.value)))
     }
 
     /// The length of a record that begins with these bytes.
@@ -91,8 +120,9 @@ impl Log {
 
     /// Reads records that will be wanted, all at once, if they are neither in the cache nor worth a place there.
     pub(crate) fn bypass_read(&self, records: impl Iterator<Item = Pointer>) -> BypassBatch {
-        // Heads are read in place.
-        let records = records.filter(|record| record.kind() != PointerKind::Extents);
+        // Heads are read in place, and so are records that leaves hold.
+        let is_of_log = |record: &Pointer| matches!(record.kind(), PointerKind::Value | PointerKind::Tombstone);
+        let records = records.filter(is_of_log);
         self.device().bypass_read(self.on_device(records))
     }
 
@@ -103,7 +133,8 @@ impl Log {
         pointer: Pointer,
         read: impl Fn(&Record<'_>) -> Answer,
     ) -> Result<Answer> {
-        if let Some(bytes) = bypassed.get(range_of(pointer))
+        if pointer.kind() != PointerKind::Inline
+            && let Some(bytes) = bypassed.get(range_of(pointer))
             && let Ok(record) = Record::read(self.seed_of(pointer)?, bytes)
         {
             return Ok(read(&record));
@@ -124,7 +155,8 @@ impl Log {
         while !rest.is_empty() {
             let tails = self.tails.load();
             let is_in_tail = |at: u64| tails.iter().any(|tail| tail.header.offset == at - at % ALLOCATION_UNIT_BYTES);
-            let ranges = rest.iter().map(&record_of).map(|record| match is_in_tail(record.offset()) {
+            let is_in_memory = |record: &Pointer| record.kind() == PointerKind::Inline || is_in_tail(record.offset());
+            let ranges = rest.iter().map(&record_of).map(|record| match is_in_memory(&record) {
                 true => 0..0,
                 false => range_of(record),
             });
@@ -132,7 +164,7 @@ impl Log {
             let (now, later) = rest.split_at(count);
             for item in now {
                 let record = record_of(item);
-                let is_bypassed = bypassed.get(range_of(record)).is_some();
+                let is_bypassed = record.kind() != PointerKind::Inline && bypassed.get(range_of(record)).is_some();
                 if let Ok(answer) = self.read_from_bypass(&bypassed, record, |record| take(item, record)) {
                     taken(item, answer, is_bypassed);
                 }
@@ -145,6 +177,9 @@ impl Log {
     fn on_device(&self, records: impl Iterator<Item = Pointer>) -> impl Iterator<Item = Range<u64>> {
         let tails = self.tails.load();
         records.filter_map(move |record| {
+            if record.kind() == PointerKind::Inline {
+                return Some(leaf_of(record)..leaf_of(record) + BLOCK_BYTES as u64);
+            }
             let chunk = record.offset() - record.offset() % ALLOCATION_UNIT_BYTES;
             tails.iter().all(|tail| tail.header.offset != chunk).then(|| range_of(record))
         })
@@ -202,6 +237,11 @@ impl Log {
 fn read_tail(tail: &TailChunk, pointer: Pointer) -> Result<Record<'_>, Damage> {
     let at = (pointer.offset() % ALLOCATION_UNIT_BYTES) as usize;
     Record::read(tail.seed, tail.bytes().get(at..).ok_or(Damage::Length)?)
+}
+
+/// The place of the leaf that holds a record.
+fn leaf_of(pointer: Pointer) -> u64 {
+    pointer.offset() - pointer.place_in_block() as u64
 }
 
 /// The range of a record, as far as its pointer tells: up to an eighth too long.

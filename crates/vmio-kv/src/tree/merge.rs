@@ -1,7 +1,7 @@
 //! Merges newer entries into a tree, leaf by leaf, for a flush or a compaction. It makes a new tree that shares all unchanged leaves with
 //! the old one (Kreon §3.2.1).
 //!
-//! Only keys and pointers move. Leaves that no newer entry falls into are kept. The others are read, merged and written anew, one behind
+//! Keys and pointers move, and records that leaves hold. Leaves that no newer entry falls into are kept. The others are read, merged and written anew, one behind
 //! the other.
 
 use std::cmp::Ordering;
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::format::catalogue::Root;
 use crate::format::child::Child;
 use crate::format::geometry::BLOCK_BYTES;
-use crate::format::leaf::{KnownKey, LeafBuilder, common_prefix};
+use crate::format::leaf::{Entry, KnownKey, LeafBuilder, common_prefix};
 use crate::format::pivot::{OwnedPivot, Rest};
 use crate::format::pointer::PointerKind;
 use crate::log::Log;
@@ -24,11 +24,11 @@ use crate::volume::garbage::Garbage;
 
 /// Entries in order, only the newest of each key.
 pub(crate) trait Source {
-    /// The next entry.
+    /// The key of the next entry.
     fn peek(&mut self) -> Result<Option<&mut KnownKey>>;
 
     /// Takes the next entry.
-    fn next(&mut self) -> Result<Option<KnownKey>>;
+    fn next(&mut self) -> Result<Option<Entry>>;
 }
 
 /// The entries that are merged into a tree. Each thread that merges a part has a source of its own.
@@ -61,15 +61,15 @@ pub(crate) struct Merged {
 }
 
 /// The result of a part's merge, or of several parts' in order.
-struct Done<'space> {
+pub(super) struct Done<'space> {
     taken: TakenNodes<'space>,
-    upper: Upper,
-    retired: BlockRuns,
+    pub(super) upper: Upper,
+    pub(super) retired: BlockRuns,
     /// Long pivots of the old tree that were read.
-    long_pivots: Vec<Rest>,
+    pub(super) long_pivots: Vec<Rest>,
     garbage: Garbage,
     /// Entries that were taken out of the old tree, and put into the new one.
-    taken_out: u64,
+    pub(super) taken_out: u64,
     put_in: u64,
 }
 
@@ -150,13 +150,9 @@ impl<'merge> Merge<'merge> {
         let Some(tree) = self.old else { return Ok(()) };
         self.done.retired.push(child.offset());
         if height == 1 {
-            let (keys, superseded) = tree.leaf(child, |leaf| {
-                let (gone, there): (Vec<_>, Vec<_>) =
-                    (0..leaf.len()).partition(|index| tree.is_superseded(leaf, *index));
-                Ok((there.into_iter().map(|index| leaf.key(index)).collect(), gone.len()))
-            })?;
-            self.done.taken_out += superseded as u64;
-            return self.merge_leaf(keys, end);
+            let (entries, superseded) = tree.entries(child)?;
+            self.done.taken_out += superseded;
+            return self.merge_leaf(entries, end);
         }
         let children = children(tree, child)?;
         self.done.long_pivots.extend(children.iter().filter_map(|child| child.pivot.rest));
@@ -212,11 +208,11 @@ impl<'merge> Merge<'merge> {
         Ok(tree.compare_pivot(end, &known.bytes)? == Ordering::Greater)
     }
 
-    fn merge_leaf(&mut self, keys: Vec<KnownKey>, end: Option<&OwnedPivot>) -> Result<()> {
-        for mut old in keys {
+    fn merge_leaf(&mut self, entries: Vec<Entry>, end: Option<&OwnedPivot>) -> Result<()> {
+        for mut old in entries {
             let mut is_replaced = false;
             while let Some(newer) = self.source.peek()? {
-                match self.log.compare(newer, &mut old)? {
+                match self.log.compare(newer, &mut old.key)? {
                     Ordering::Greater => break,
                     ordering => {
                         is_replaced = ordering == Ordering::Equal;
@@ -231,7 +227,7 @@ impl<'merge> Merge<'merge> {
             }
             self.done.taken_out += 1;
             if is_replaced {
-                self.done.garbage.count(old.pointer);
+                self.done.garbage.count(old.key.pointer);
             } else {
                 self.put(old)?;
             }
@@ -249,25 +245,29 @@ impl<'merge> Merge<'merge> {
     }
 
     /// Appends an entry to the new tree.
-    fn put(&mut self, key: KnownKey) -> Result<()> {
-        if self.is_lowest && key.pointer.kind() == PointerKind::Tombstone {
-            self.done.garbage.count(key.pointer);
+    fn put(&mut self, entry: Entry) -> Result<()> {
+        let pointer = entry.key.pointer;
+        let is_dropped = self.is_lowest && pointer.kind() == PointerKind::Tombstone;
+        if is_dropped || entry.value.is_some() {
+            // Nothing refers to the record in the log now.
+            self.done.garbage.count(pointer);
+        }
+        if is_dropped {
             return Ok(());
         }
         self.done.put_in += 1;
-        if let Err(key) = self.leaf.push(key) {
+        if let Err(entry) = self.leaf.push(entry) {
             self.finish_leaf()?;
-            if self.leaf.push(key).is_err() {
-                unreachable!("an empty leaf has space for a key");
+            if self.leaf.push(entry).is_err() {
+                unreachable!("an empty leaf has space for an entry");
             }
         }
         Ok(())
     }
 
     fn finish_leaf(&mut self) -> Result<()> {
-        let (Some(first), Some(last)) = (self.leaf.keys().first().cloned(), self.leaf.keys().last().cloned()) else {
-            return Ok(());
-        };
+        let Some((first, last)) = self.leaf.ends() else { return Ok(()) };
+        let (first, last) = (first.clone(), last.clone());
         let pivot = match std::mem::replace(&mut self.before, Before::Key(last)) {
             Before::Nothing => OwnedPivot::default(),
             Before::Key(before) => {
@@ -302,7 +302,7 @@ impl<'merge> Merge<'merge> {
 }
 
 impl<'space> Done<'space> {
-    fn none(space: &'space NodeSpace<'_>) -> Self {
+    pub(super) fn none(space: &'space NodeSpace<'_>) -> Self {
         Done {
             taken: TakenNodes::none(space.segment),
             upper: Upper::default(),
@@ -326,7 +326,7 @@ impl<'space> Done<'space> {
     }
 
     /// Makes the tree, whose inner nodes are all new.
-    fn into_tree(mut self, mut writer: NodeWriter<'space>, old: Option<(Tree<'_>, Root)>) -> Result<Merged> {
+    pub(super) fn into_tree(mut self, mut writer: NodeWriter<'space>, old: Option<(Tree<'_>, Root)>) -> Result<Merged> {
         let top = self.upper.finish(&mut writer)?;
         if let Some((tree, _)) = old {
             self.drop_long_pivots(tree)?;

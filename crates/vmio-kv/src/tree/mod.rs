@@ -3,6 +3,7 @@
 
 mod cursor;
 mod division;
+mod front;
 mod many;
 mod merge;
 mod node_writer;
@@ -20,12 +21,13 @@ use crate::format::branch::Branch;
 use crate::format::catalogue::Root;
 use crate::format::child::Child;
 use crate::format::geometry::unit_of;
-use crate::format::leaf::{Leaf, key_hash};
+use crate::format::leaf::{Entry, Leaf, key_hash};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::log::Log;
 use crate::volume::block_runs::BlockRuns;
 pub(crate) use cursor::{Cursor, Direction};
+pub(crate) use front::take_front;
 pub(crate) use many::Answer;
 pub(crate) use merge::{MergeInput, Merged, Source, Target, merge};
 pub(crate) use node_writer::RUN_BLOCKS_MAX;
@@ -62,6 +64,15 @@ impl<'log> Tree<'log> {
     /// Calls `look` with a leaf.
     fn leaf<Answer>(&self, child: Child, look: impl Fn(&Leaf<'_>) -> Result<Answer>) -> Result<Answer> {
         self.look(Kind::Leaf, child, |sealed| look(&Leaf::from_block(sealed).map_err(self.damaged(Kind::Leaf, child))?))
+    }
+
+    /// A leaf's entries, and how many more it has that are superseded.
+    fn entries(&self, child: Child) -> Result<(Vec<Entry>, u64)> {
+        self.leaf(child, |leaf| {
+            let (gone, there): (Vec<_>, Vec<_>) = (0..leaf.len()).partition(|index| self.is_superseded(leaf, *index));
+            let entries: Result<Vec<Entry>, Damage> = there.into_iter().map(|index| leaf.entry(index)).collect();
+            Ok((entries.map_err(self.damaged(Kind::Leaf, child))?, gone.len() as u64))
+        })
     }
 
     /// Calls `look` with a leaf, for a single look-up: the leaf enters the cache only if it is read often.
@@ -131,8 +142,8 @@ impl<'log> Tree<'log> {
     /// Whether a newer level has an entry's key, and the entry's record may be gone: the entry does not count then.
     fn is_superseded(&self, leaf: &Leaf<'_>, index: usize) -> bool {
         let pointer = leaf.pointer(index);
-        // The space of a large value is not freed before its entry goes.
-        if pointer.kind() == PointerKind::Extents {
+        // The space of a large value is not freed before its entry goes, and a leaf has its own records.
+        if matches!(pointer.kind(), PointerKind::Extents | PointerKind::Inline) {
             return false;
         }
         let unit = unit_of(pointer.offset());
@@ -169,7 +180,11 @@ impl<'log> Tree<'log> {
             for index in leaf.candidates(key).filter(|index| !self.is_superseded(leaf, *index)) {
                 let pointer = leaf.pointer(index).record();
                 match leaf.is_key(index, key, hash) {
-                    Some(true) => return Ok(Ok((pointer, None))),
+                    Some(true) => {
+                        let inline = leaf.inline(index).map_err(self.damaged(Kind::Leaf, place))?;
+                        let read = |value| read(&Record::of_leaf(self.keyspace, key, value));
+                        return Ok(Ok((pointer, inline.map(|inline| read(inline.value)))));
+                    }
                     Some(false) => {}
                     None => {
                         let answer = self.log.read(pointer, |record| (record.key == key).then(|| read(record)))?;

@@ -17,10 +17,11 @@ pub(crate) struct Garbage {
 impl Garbage {
     /// Counts a record.
     pub(crate) fn count(&mut self, record: Pointer) {
-        if record.kind() == PointerKind::Extents {
-            self.large.push(record);
-        } else {
-            self.add(unit_of(record.offset()), record.record_bytes());
+        match record.kind() {
+            PointerKind::Extents => self.large.push(record),
+            // It goes with its leaf.
+            PointerKind::Inline => {}
+            PointerKind::Value | PointerKind::Tombstone => self.add(unit_of(record.offset()), record.record_bytes()),
         }
     }
 

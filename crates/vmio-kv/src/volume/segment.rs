@@ -234,8 +234,8 @@ impl Segment {
 
     /// Counts a record as garbage.
     pub(crate) fn count_garbage(&self, record: Pointer) {
-        // The space of large values is freed, not collected.
-        if record.kind() == PointerKind::Extents {
+        // The space of large values is freed, not collected, and a leaf's records go with the leaf.
+        if matches!(record.kind(), PointerKind::Extents | PointerKind::Inline) {
             return;
         }
         self.allocator().add_garbage(unit_of(record.offset()), record.record_bytes());
