@@ -31,7 +31,6 @@ impl Stores for Peers {
 
     fn open(&self, engine: EngineKind, setup: &Setup) -> Result<Box<dyn Engine>> {
         match engine {
-            own if own.faults().is_some() => OwnStores.open(own, setup),
             EngineKind::Lmdb => Ok(Box::new(lmdb::LmdbEngine::open(setup)?)),
             #[cfg(feature = "redb")]
             EngineKind::Redb => Ok(Box::new(redb::RedbEngine::open(setup)?)),
@@ -43,8 +42,8 @@ impl Stores for Peers {
             EngineKind::RocksdbLz4 => Ok(Box::new(rocksdb::RocksdbEngine::open_tuned(setup, "kLZ4Compression")?)),
             #[cfg(feature = "rocksdb")]
             EngineKind::RocksdbDefault => Ok(Box::new(rocksdb::RocksdbEngine::open_default(setup)?)),
-            #[cfg(not(all(feature = "redb", feature = "fjall", feature = "rocksdb")))]
-            other => Err(NotBuilt { engine: other }.into()),
+            missing if missing.faults().is_none() => Err(NotBuilt { engine: missing }.into()),
+            own => OwnStores.open(own, setup),
         }
     }
 }

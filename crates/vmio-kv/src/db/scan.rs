@@ -170,7 +170,12 @@ impl Progress {
                 let bound = begins.as_ref().map(Vec::as_slice);
                 end.insert(End::new(
                     &self.open,
-                    KeyspaceCursor::seek(&self.open.keyspace, &self.view, bound, direction)?,
+                    KeyspaceCursor::seek_with(
+                        &self.open.keyspace,
+                        &self.view,
+                        bound,
+                        (direction, self.wants_values),
+                    )?,
                 ))
             }
         };
@@ -208,7 +213,7 @@ impl Progress {
             }
             false => value,
         };
-        if end.is_apart && !is_large {
+        if end.is_apart && pointer.kind() == PointerKind::Value {
             let begin = || Gathering::new(open, &self.view, begins.clone(), direction);
             if !end.gathering.get_or_insert_with(begin).take(pointer, &key, &value) {
                 end.gathering = None;

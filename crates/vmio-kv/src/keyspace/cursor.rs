@@ -10,7 +10,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::format::leaf::KnownKey;
+use crate::format::leaf::{Entry, KnownKey};
 use crate::format::pointer::PointerKind;
 use crate::keyspace::cursor::level::{LevelCursor, Next};
 use crate::keyspace::cursor::run::{Run, place_before};
@@ -45,6 +45,17 @@ impl KeyspaceCursor {
         bound: Bound<&[u8]>,
         direction: Direction,
     ) -> Result<Self> {
+        Self::seek_with(keyspace, view, bound, (direction, false))
+    }
+
+    /// The same. The second part of `how` says whether entries bring the values that leaves hold.
+    pub(crate) fn seek_with(
+        keyspace: &Keyspace,
+        view: &Arc<View>,
+        bound: Bound<&[u8]>,
+        how: (Direction, bool),
+    ) -> Result<Self> {
+        let direction = how.0;
         let mut cursor = KeyspaceCursor {
             log: Arc::clone(&keyspace.log),
             view: Arc::clone(view),
@@ -73,7 +84,7 @@ impl KeyspaceCursor {
             version.immutable.iter().map(|immutable| LevelCursor::memtable(immutable, NEWEST, bound, direction));
         cursor.levels.extend(immutable);
         for root in version.roots() {
-            cursor.levels.push(LevelCursor::tree(keyspace, root, version.epoch, bound, direction)?);
+            cursor.levels.push(LevelCursor::tree(keyspace, root, version.epoch, bound, how)?);
         }
         cursor.run = end.map(Run::from_place);
         Ok(cursor)
@@ -93,12 +104,12 @@ impl KeyspaceCursor {
     }
 
     /// The next key with a value, as far as the key is known. `None` if all further keys are known to be beyond an end.
-    pub(crate) fn next(&mut self, is_beyond: impl Fn(&KnownKey) -> bool) -> Result<Option<KnownKey>> {
+    pub(crate) fn next(&mut self, is_beyond: impl Fn(&KnownKey) -> bool) -> Result<Option<Entry>> {
         loop {
             match self.nearest()?.filter(|next| !is_beyond(next.known())) {
-                Some(Next::Entry(known)) if known.pointer.kind() != PointerKind::Tombstone => {
+                Some(Next::Entry(entry)) if entry.key.pointer.kind() != PointerKind::Tombstone => {
                     self.end_run();
-                    return Ok(Some(known));
+                    return Ok(Some(entry));
                 }
                 Some(next) => self.pass(next)?,
                 None => {
@@ -113,7 +124,7 @@ impl KeyspaceCursor {
     pub(crate) fn next_or_deleted(&mut self) -> Result<Option<KnownKey>> {
         loop {
             match self.nearest()? {
-                Some(Next::Entry(known)) => return Ok(Some(known)),
+                Some(Next::Entry(entry)) => return Ok(Some(entry.key)),
                 Some(Next::Nothing(_)) => {}
                 None => return Ok(None),
             }

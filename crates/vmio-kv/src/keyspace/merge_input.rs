@@ -60,7 +60,7 @@ impl MergeInput for Tree<'_> {
 
 struct TreeSource<'log> {
     cursor: Cursor<&'log Log>,
-    current: Option<KnownKey>,
+    current: Option<Entry>,
 }
 
 impl TreeSource<'_> {
@@ -76,7 +76,7 @@ impl TreeSource<'_> {
 
 impl Source for TreeSource<'_> {
     fn peek(&mut self) -> Result<Option<&mut KnownKey>> {
-        Ok(self.current.as_mut())
+        Ok(self.current.as_mut().map(|entry| &mut entry.key))
     }
 
     fn next(&mut self) -> Result<Option<Entry>> {
@@ -84,6 +84,6 @@ impl Source for TreeSource<'_> {
         if current.is_some() {
             self.find_current()?;
         }
-        Ok(current.map(Entry::to_record))
+        Ok(current)
     }
 }

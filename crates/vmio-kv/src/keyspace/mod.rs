@@ -8,6 +8,7 @@ pub(crate) mod contents;
 mod cursor;
 mod gaps;
 mod key_tree;
+mod mapped_rows;
 pub(crate) mod memtable;
 mod memtable_budget;
 mod merge_input;

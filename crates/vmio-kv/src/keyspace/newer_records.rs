@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::format::leaf::KnownKey;
+use crate::format::leaf::{Entry, KnownKey};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::key_range::{KeyRange, is_beyond};
 use crate::keyspace::memtable::Memtable;
@@ -71,7 +71,7 @@ impl Keyspace {
     /// The next key of a range with a value.
     fn next_within(&self, cursor: &mut KeyspaceCursor, range: &KeyRange) -> Result<Option<KnownKey>> {
         let next = cursor.next(|known| is_beyond(&range.upper, Ordering::Greater, |end| known.compare_to(end)))?;
-        let Some(mut known) = next else { return Ok(None) };
+        let Some(Entry { key: mut known, .. }) = next else { return Ok(None) };
         self.log.complete(&mut known)?;
         let is_within = !is_beyond(&range.upper, Ordering::Greater, |end| Some(known.bytes.as_slice().cmp(end)));
         Ok(is_within.then_some(known))

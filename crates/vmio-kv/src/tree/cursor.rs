@@ -9,7 +9,7 @@ use crate::format::branch::Branch;
 use crate::format::catalogue::Root;
 use crate::format::child::Child;
 use crate::format::geometry::BLOCK_BYTES;
-use crate::format::leaf::{KnownKey, Leaf};
+use crate::format::leaf::{Entry, KnownKey, Leaf};
 use crate::log::Log;
 use crate::tree::Tree;
 
@@ -67,12 +67,14 @@ pub(crate) struct Cursor<L> {
     root: Root,
     epoch: u64,
     direction: Direction,
+    /// Whether entries bring the values that leaves hold.
+    with_values: bool,
     /// The inner nodes above the leaf, from the root down.
     path: Vec<Step>,
     /// The entry behind the batch, if it is in the same leaf.
     leaf: Option<Step>,
     /// The next entries.
-    batch: VecDeque<KnownKey>,
+    batch: VecDeque<Entry>,
     /// The last of many skipped keys, if the batch is empty and the cursor has not reached the end.
     skipped: Option<KnownKey>,
 }
@@ -85,11 +87,20 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         root: Root,
         epoch: u64,
         bound: Bound<&[u8]>,
-        direction: Direction,
+        (direction, with_values): (Direction, bool),
     ) -> Result<Self> {
-        let (path, batch) = (Vec::new(), VecDeque::new());
-        let mut cursor =
-            Cursor { log: log.clone(), keyspace, root, epoch, direction, path, leaf: None, batch, skipped: None };
+        let mut cursor = Cursor {
+            log: log.clone(),
+            keyspace,
+            root,
+            epoch,
+            direction,
+            with_values,
+            path: Vec::new(),
+            leaf: None,
+            batch: VecDeque::new(),
+            skipped: None,
+        };
         let tree = Tree::new(log, keyspace, root, epoch);
         let node = match bound {
             Bound::Included(key) | Bound::Excluded(key) => {
@@ -121,7 +132,8 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
 
     /// Moves to the first entry within a bound.
     pub(crate) fn skip_to(&mut self, bound: Bound<&[u8]>) -> Result<()> {
-        *self = Cursor::seek(&self.log, self.keyspace, self.root, self.epoch, bound, self.direction)?;
+        let how = (self.direction, self.with_values);
+        *self = Cursor::seek(&self.log, self.keyspace, self.root, self.epoch, bound, how)?;
         Ok(())
     }
 
@@ -198,14 +210,19 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
             let indexes = next.ahead(BATCH, self.direction);
             let last = if self.direction == Direction::Up { indexes.end - 1 } else { indexes.start };
             let tree = self.tree();
-            let (keys, last): (Vec<KnownKey>, Option<KnownKey>) = tree.leaf(next.node, |leaf| {
+            let (entries, last): (Vec<Entry>, Option<KnownKey>) = tree.leaf(next.node, |leaf| {
                 let is_there = |index: &usize| *index < leaf.len() && !tree.is_superseded(leaf, *index);
-                let mut keys = Vec::with_capacity(BATCH);
-                keys.extend(indexes.clone().filter(is_there).map(|index| leaf.key(index)));
-                let all_skipped = keys.is_empty() && last < leaf.len();
-                Ok((keys, all_skipped.then(|| leaf.key(last))))
+                // Whoever reads the record of a damaged one gets the error.
+                let entry = |index| match self.with_values {
+                    true => leaf.entry(index).unwrap_or_else(|_| Entry::to_record(leaf.key(index))),
+                    false => Entry::to_record(leaf.key(index)),
+                };
+                let mut entries = Vec::with_capacity(BATCH);
+                entries.extend(indexes.clone().filter(is_there).map(entry));
+                let all_skipped = entries.is_empty() && last < leaf.len();
+                Ok((entries, all_skipped.then(|| leaf.key(last))))
             })?;
-            self.batch.extend(keys);
+            self.batch.extend(entries);
             if self.direction == Direction::Down {
                 self.batch.make_contiguous().reverse();
             }
@@ -219,8 +236,8 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
         Ok(())
     }
 
-    /// The next entry, with the known part of its key. `None` at the end, or where it has [skipped](Self::take_skipped) many.
-    pub(crate) fn next(&mut self) -> Result<Option<KnownKey>> {
+    /// The next entry, with the known part of its key, and its value if a leaf holds it. `None` at the end, or where it has [skipped](Self::take_skipped) many.
+    pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
         if self.batch.is_empty() && self.skipped.is_none() {
             self.fill()?;
         }

@@ -52,9 +52,9 @@ impl<'log> Tree<'log> {
         Tree { log, keyspace, root, epoch }
     }
 
-    /// A cursor at a place in the tree.
+    /// A cursor at a place in the tree, which brings values that leaves hold.
     pub(crate) fn cursor(&self, bound: Bound<&[u8]>, direction: Direction) -> Result<Cursor<&'log Log>> {
-        Cursor::seek(&self.log, self.keyspace, self.root, self.epoch, bound, direction)
+        Cursor::seek(&self.log, self.keyspace, self.root, self.epoch, bound, (direction, true))
     }
 
     fn root_child(&self) -> Child {

@@ -7,7 +7,7 @@ use crate::db::reorganization::Gathering;
 use crate::device::BypassBatch;
 use crate::error::{Error, Result};
 use crate::format::geometry::BLOCK_BYTES;
-use crate::format::leaf::KnownKey;
+use crate::format::leaf::{Entry, KnownKey};
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::keyspace::{KeyspaceCursor, ScanSpace};
@@ -51,7 +51,7 @@ pub(super) struct End {
 pub(super) struct Ahead {
     /// It is complete once its record was read.
     pub(super) known: KnownKey,
-    /// The value, if the scan wants values and has read the record.
+    /// The value, if the scan wants values, and has read the record or found it in a leaf.
     pub(super) value: Option<Vec<u8>>,
     /// Whether the record was read past the cache.
     is_bypassed: bool,
@@ -116,7 +116,7 @@ impl End {
         let mut bytes = 0;
         while self.ahead.len() < self.ahead_max && !self.is_over {
             match self.cursor.next(&is_beyond_end) {
-                Ok(Some(known)) => {
+                Ok(Some(Entry { key: known, value })) => {
                     let record_bytes = known.pointer.record_bytes();
                     let is_short = record_bytes <= BY_PLACE_BYTES_MAX;
                     bytes += AHEAD_BYTES + if is_short { u64::from(record_bytes) } else { known.bytes.len() as u64 };
@@ -124,7 +124,7 @@ impl End {
                         // Not twice as many, which were not admitted.
                         self.ahead.reserve_exact(BY_KEY_MAX.max(self.ahead.len() / 8));
                     }
-                    self.ahead.push_back(Ahead { known, value: None, is_bypassed: false });
+                    self.ahead.push_back(Ahead { known, value, is_bypassed: false });
                     if self.ahead.len() >= BY_KEY_MAX && !self.space.reaches(bytes) {
                         break;
                     }
@@ -143,9 +143,9 @@ impl End {
             // A single record is read when the scan comes to it.
             0 | 1 => 0,
             2..=BY_KEY_MAX => {
-                let wanted =
-                    self.ahead.iter().map(|ahead| &ahead.known).filter(|known| wants_values || !known.complete);
-                self.bypassed = log.bypass_read(wanted.map(|known| known.pointer));
+                let is_wanted = |ahead: &&Ahead| ahead.value.is_none() && (wants_values || !ahead.known.complete);
+                let wanted = self.ahead.iter().filter(is_wanted);
+                self.bypassed = log.bypass_read(wanted.map(|ahead| ahead.known.pointer));
                 self.bypassed.blocks()
             }
             _ => self.read_by_place(log, wants_values),
@@ -171,7 +171,7 @@ impl End {
         let store = &open.home.store;
         let reorganizes = wants_values && store.options.reorganizes_scanned();
         self.is_apart = reorganizes && {
-            let pointers = some().map(|ahead| ahead.known.pointer);
+            let pointers = some().map(|ahead| ahead.known.pointer).filter(|record| record.kind() == PointerKind::Value);
             let mut by_place: Vec<u64> = some().filter(|ahead| ahead.is_bypassed).map(Ahead::block).collect();
             by_place.sort_unstable();
             by_place.dedup();
@@ -184,12 +184,13 @@ impl End {
 
     /// Reads records in the order of their places. Returns how many were not in the cache.
     fn read_by_place(&mut self, log: &Log, wants_values: bool) -> usize {
-        let is_wanted = |known: &KnownKey| {
-            (wants_values || !known.complete)
+        let is_wanted = |Ahead { known, value, .. }: &Ahead| {
+            value.is_none()
+                && (wants_values || !known.complete)
                 && known.pointer.kind() != PointerKind::Extents
                 && known.pointer.record_bytes() <= BY_PLACE_BYTES_MAX
         };
-        let wanted = self.ahead.iter().enumerate().filter(|(_, ahead)| is_wanted(&ahead.known));
+        let wanted = self.ahead.iter().enumerate().filter(|(_, ahead)| is_wanted(ahead));
         let mut order: Vec<Wanted> = wanted.map(|(place, ahead)| Wanted::new(place, &ahead.known)).collect();
         order.sort_unstable_by_key(|wanted| wanted.record.offset());
         let (mut count, ahead) = (0, &mut self.ahead);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::catalogue::Root;
-use crate::format::leaf::KnownKey;
+use crate::format::leaf::{Entry, KnownKey};
 use crate::keyspace::Keyspace;
 use crate::keyspace::memtable::{LOOKED_MAX, Memtable, Shown};
 use crate::log::Log;
@@ -18,7 +18,7 @@ const BATCH_MAX: usize = 64;
 
 /// The next step of a walk through a level.
 pub(super) enum Next {
-    Entry(KnownKey),
+    Entry(Entry),
     /// The level shows no entry up to this key, the key itself included.
     Nothing(KnownKey),
 }
@@ -26,13 +26,13 @@ pub(super) enum Next {
 impl Next {
     pub(super) fn known(&self) -> &KnownKey {
         match self {
-            Next::Entry(known) | Next::Nothing(known) => known,
+            Next::Entry(Entry { key: known, .. }) | Next::Nothing(known) => known,
         }
     }
 
     pub(super) fn into_known(self) -> KnownKey {
         match self {
-            Next::Entry(known) | Next::Nothing(known) => known,
+            Next::Entry(Entry { key: known, .. }) | Next::Nothing(known) => known,
         }
     }
 
@@ -46,7 +46,7 @@ impl Next {
 
     pub(super) fn known_mut(&mut self) -> &mut KnownKey {
         match self {
-            Next::Entry(known) | Next::Nothing(known) => known,
+            Next::Entry(Entry { key: known, .. }) | Next::Nothing(known) => known,
         }
     }
 }
@@ -83,7 +83,7 @@ impl MemtableCursor {
             self.shown = self.memtable.some(bound, self.direction, self.before, self.most);
             self.most = BATCH_MAX.min(4 * self.most);
         }
-        let known = self.shown.known.pop_front().map(Next::Entry);
+        let known = self.shown.known.pop_front().map(|known| Next::Entry(Entry::to_record(known)));
         known.or_else(|| self.shown.skipped.take().map(Next::Nothing))
     }
 
@@ -101,14 +101,15 @@ impl LevelCursor {
         LevelCursor { place: Place::Memtable(cursor), next }
     }
 
+    /// Of a tree. Its entries bring the values that leaves hold, if `how` says so besides the direction.
     pub(super) fn tree(
         keyspace: &Keyspace,
         root: Root,
         epoch: u64,
         bound: Bound<&[u8]>,
-        direction: Direction,
+        how: (Direction, bool),
     ) -> Result<Self> {
-        let mut cursor = Cursor::seek(&keyspace.log, keyspace.number, root, epoch, bound, direction)?;
+        let mut cursor = Cursor::seek(&keyspace.log, keyspace.number, root, epoch, bound, how)?;
         let next = next_of_tree(&mut cursor)?;
         Ok(LevelCursor { place: Place::Tree(cursor), next })
     }

@@ -27,7 +27,7 @@ fn first_in(
     direction: Direction,
 ) -> (Option<Vec<u8>>, u64) {
     let mut cursor = KeyspaceCursor::seek(keyspace, view, bound, direction).unwrap();
-    let found = cursor.next(|_| false).unwrap();
+    let found = cursor.next(|_| false).unwrap().map(|entry| entry.key);
     (found.map(|known| known.bytes), cursor.looked)
 }
 
@@ -163,7 +163,7 @@ fn gaps_outlive_a_flush_and_are_cut_by_puts() {
             let view = Arc::new(View::begin(keyspace));
             let mut cursor = KeyspaceCursor::seek(keyspace, &view, Bound::Unbounded, direction).unwrap();
             let mut found = Vec::new();
-            while let Some(known) = cursor.next(|_| false).unwrap() {
+            while let Some(Entry { key: known, .. }) = cursor.next(|_| false).unwrap() {
                 found.push(known.bytes);
             }
             if direction == Direction::Down {
@@ -219,6 +219,7 @@ fn a_search_ends_at_the_end_of_its_range() {
     let (from, to) = (key(100), key(110));
     let mut cursor = KeyspaceCursor::seek(keyspace, &view, Bound::Included(&from), Direction::Up).unwrap();
     let found = cursor.next(|known| known.compare_to(&to) == Some(Ordering::Greater)).unwrap();
+    let found = found.map(|entry| entry.key);
     assert_eq!(found, None);
     assert!(cursor.looked <= 12, "went by {} entries", cursor.looked);
 }
