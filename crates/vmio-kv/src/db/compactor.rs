@@ -72,6 +72,11 @@ impl Segments {
             }
             Work::Relieve => self.rotate_largest_memtable(),
             Work::LookForCalm => self.compact_in_calm(),
+            // The bottom level will have them side by side.
+            Work::Reorganize(apart) if apart.keyspace.has_work_for_a_calm() => {
+                drop(apart);
+                self.compact_in_calm();
+            }
             Work::Reorganize(apart) => {
                 if let Err(error) = self.of(&apart.keyspace).reorganize(apart) {
                     tracing::debug!(%error, "records stay where they are");

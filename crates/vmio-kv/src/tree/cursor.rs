@@ -17,8 +17,8 @@ use crate::tree::Tree;
 const BATCH: usize = 16;
 /// How many superseded entries a cursor skips before it tells its caller, which may know a way past them.
 const SKIPPED_MAX: usize = 64;
-/// How many leaves are prefetched.
-const AHEAD: usize = 4;
+/// How many leaves are prefetched at most: no more than the cursor has passed, so that a short walk reads none in vain.
+const AHEAD_MAX: usize = 8;
 
 /// The direction of a walk through keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,9 @@ pub(crate) struct Cursor<L> {
     with_values: bool,
     /// The inner nodes above the leaf, from the root down.
     path: Vec<Step>,
+    /// How many leaves the cursor has left behind, and how many of the next ones it has prefetched.
+    passed: usize,
+    prefetched: usize,
     /// The entry behind the batch, if it is in the same leaf.
     leaf: Option<Step>,
     /// The next entries.
@@ -97,6 +100,8 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
             direction,
             with_values,
             path: Vec::new(),
+            passed: 0,
+            prefetched: 0,
             leaf: None,
             batch: VecDeque::new(),
             skipped: None,
@@ -181,13 +186,19 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
             };
             self.path.push(above);
             let below = height - self.path.len() as u16;
-            let ahead = above.ahead(if below == 1 { AHEAD } else { 1 }, self.direction);
+            // This one, and those behind it.
+            let most = if below == 1 && self.prefetched == 0 { 1 + self.passed.min(AHEAD_MAX) } else { 1 };
+            let ahead = above.ahead(most, self.direction);
             let (child, ahead): (Child, Vec<Child>) = self.tree().branch(above.node, |branch| {
-                let in_it = ahead.clone().filter(|index| *index < branch.len());
-                Ok((branch.child(above.index.min(branch.len() - 1)), in_it.map(|index| branch.child(index)).collect()))
+                let behind = ahead.clone().filter(|index| *index < branch.len() && *index != above.index);
+                Ok((branch.child(above.index.min(branch.len() - 1)), behind.map(|index| branch.child(index)).collect()))
             })?;
-            let leaves = ahead.iter().map(|leaf| leaf.offset());
-            self.log.device().prefetch(leaves.map(|offset| offset..offset + BLOCK_BYTES as u64));
+            self.passed += 1;
+            self.prefetched = self.prefetched.saturating_sub(1) + ahead.len();
+            if !ahead.is_empty() {
+                let leaves = ahead.iter().map(|leaf| leaf.offset());
+                self.log.device().prefetch(leaves.map(|offset| offset..offset + BLOCK_BYTES as u64));
+            }
             let node = self.descend_to_the_first(child, below)?;
             let parts = self.tree().leaf(node, |leaf| Ok(leaf.len()))?;
             if parts > 0 {
