@@ -54,6 +54,7 @@ pub struct Options {
     read_only: bool,
     reorganize_scanned: bool,
     values_in_leaves: bool,
+    bottom_entries_min: u64,
     fenced: bool,
     engine: Engine,
     polls_submissions: bool,
@@ -61,6 +62,8 @@ pub struct Options {
 
 /// The least limit on the log that an opening reads back: a few chunks besides those being written.
 const RECOVERY_LOG_MIN: u64 = 16 << 20;
+/// Fewer entries are not worth a move into leaves.
+const BOTTOM_ENTRIES_MIN: u64 = 16 << 10;
 /// The length of a new volume, unless options say otherwise.
 const VOLUME_BYTES: u64 = 1 << 30;
 /// The longest volume: its table of segments has no more rows.
@@ -105,6 +108,7 @@ impl Options {
             read_only: false,
             reorganize_scanned: true,
             values_in_leaves: true,
+            bottom_entries_min: BOTTOM_ENTRIES_MIN,
             fenced: false,
             engine: Engine::Auto,
             polls_submissions: false,
@@ -388,6 +392,13 @@ impl Options {
         self
     }
 
+    /// The fewest entries of a level that are worth a move into leaves: for tests, which have few.
+    #[doc(hidden)]
+    pub fn values_in_leaves_from(mut self, entries: u64) -> Self {
+        self.bottom_entries_min = entries;
+        self
+    }
+
     pub(crate) fn reorganizes_scanned(&self) -> bool {
         self.reorganize_scanned && !self.read_only
     }
@@ -439,7 +450,8 @@ impl Options {
         // A replayed memtable may be as large as two.
         let most = (self.memory_bytes / 8).min(ARENA_BYTES_MAX / 4).min(volume_bytes / VOLUME_SHARE);
         let memtable_bytes = self.memtable_bytes.unwrap_or(most).min(most);
-        Limits { memtable_bytes, growth_factor: self.growth_factor, inline: self.values_in_leaves }
+        let bottom_entries_min = self.values_in_leaves.then_some(self.bottom_entries_min);
+        Limits { memtable_bytes, growth_factor: self.growth_factor, bottom_entries_min }
     }
 
     /// The memory that the memtables of all keyspaces may take together, immutable ones included.

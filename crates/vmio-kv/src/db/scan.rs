@@ -170,12 +170,7 @@ impl Progress {
                 let bound = begins.as_ref().map(Vec::as_slice);
                 end.insert(End::new(
                     &self.open,
-                    KeyspaceCursor::seek_with(
-                        &self.open.keyspace,
-                        &self.view,
-                        bound,
-                        (direction, self.wants_values),
-                    )?,
+                    KeyspaceCursor::seek_with(&self.open.keyspace, &self.view, bound, (direction, self.wants_values))?,
                 ))
             }
         };

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::db::open_segment::OpenSegment;
 use crate::db::store::Store;
 use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
+use crate::keyspace::BOTTOM;
 
 /// Sizes and counts of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct SegmentStats {
     pub recovery_log_bytes: u64,
     /// Entries of the levels on the device, over all keyspaces. A key counts once for each level that has it.
     pub level_entries: u64,
+    /// Those of them in leaves that hold small records themselves: see [`crate::Options::values_in_leaves`].
+    pub bottom_entries: u64,
     /// Approximate bytes of the memtables.
     pub memtable_bytes: u64,
 }
@@ -92,6 +95,7 @@ impl Add for SegmentStats {
             recovery_log_bytes: self.recovery_log_bytes + other.recovery_log_bytes,
             // A damaged catalogue may have any number.
             level_entries: self.level_entries.saturating_add(other.level_entries),
+            bottom_entries: self.bottom_entries.saturating_add(other.bottom_entries),
             memtable_bytes: self.memtable_bytes + other.memtable_bytes,
         }
     }
@@ -130,6 +134,10 @@ impl OpenSegment {
             level_entries: versions
                 .iter()
                 .flat_map(|version| version.roots())
+                .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
+            bottom_entries: versions
+                .iter()
+                .filter_map(|version| version.levels[BOTTOM].active)
                 .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
             memtable_bytes: memtables.map(|memtable| memtable.bytes()).sum(),
         }

@@ -499,6 +499,42 @@ mod tests {
         }
 
         #[test]
+        fn a_leaf_holds_records_beside_pointers_to_others(keys in keys(), kinds in proptest::collection::vec(0_usize..90, 160)) {
+            let value = |number: usize| vec![number as u8; kinds[number]];
+            let is_inline = |number: usize| kinds[number] % 3 != 0;
+            let entries: Vec<Entry> = keys.iter().enumerate().map(|(number, key)| {
+                let known = KnownKey::whole(key, pointer(number));
+                if is_inline(number) { Entry::inline(known, value(number)) } else { Entry::to_record(known) }
+            }).collect();
+            let mut builder = LeafBuilder::default();
+            let taken = entries.iter().take_while(|entry| builder.push((*entry).clone()).is_ok()).count();
+            prop_assert!(taken > 20.min(keys.len() - 1));
+            let block = builder.finish(Uuid::from_bytes([1; 16]), 2, 4096, 5);
+            let sealed = unseal(&block.0, Kind::Leaf, 4096).expect("whole");
+            let leaf = Leaf::from_block(&sealed).expect("whole");
+            prop_assert_eq!(leaf.len(), taken);
+            for (number, key) in keys.iter().take(taken).enumerate() {
+                prop_assert!(leaf.candidates(key).contains(&number));
+                prop_assert_ne!(leaf.is_key(number, key, key_hash(key)), Some(false));
+                let entry = leaf.entry(number).expect("whole");
+                if !is_inline(number) {
+                    prop_assert_eq!((entry.value, entry.key.pointer), (None, pointer(number)));
+                    continue;
+                }
+                prop_assert_eq!(leaf.is_key(number, key, key_hash(key)), Some(true));
+                prop_assert!(entry.key.complete && &entry.key.bytes == key);
+                prop_assert_eq!(entry.value, Some(value(number)));
+                let at = entry.key.pointer;
+                prop_assert_eq!((at.kind(), at.offset() / 4096), (PointerKind::Inline, 1));
+                let inline = leaf.inline_at(at.place_in_block()).expect("there");
+                prop_assert_eq!((inline.index, leaf.inline_key(&inline)), (number, key.clone()));
+                // No other key passes for it.
+                let longer = [key.as_slice(), b"c"].concat();
+                prop_assert_eq!(leaf.is_key(number, &longer, key_hash(key)), Some(false));
+            }
+        }
+
+        #[test]
         fn keys_known_in_part_stay_in_order(keys in keys(), cut in 1_usize..20) {
             let known: Vec<KnownKey> = keys.iter().enumerate().map(|(number, key)| {
                 let mut known = KnownKey::whole(key, pointer(number));
@@ -541,6 +577,9 @@ mod tests {
             if let Ok(leaf) = Leaf::from_block(&sealed) {
                 for index in leaf.candidates(&bytes[..20]) {
                     let _ = (leaf.key(index), leaf.pointer(index), leaf.is_key(index, &bytes[..20], 1));
+                }
+                for index in 0..leaf.len() {
+                    let _ = (leaf.entry(index), leaf.inline_at(leaf.pointer(index).place_in_block()));
                 }
             }
         }

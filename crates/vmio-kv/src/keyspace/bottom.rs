@@ -17,8 +17,6 @@ pub(crate) const BOTTOM: usize = LEVELS - 1;
 /// The most bytes of a record in the log whose value a leaf takes. Of longer ones a leaf has space for few, and wastes more.
 const RECORD_BYTES_MAX: u32 = 640;
 const _: () = assert!(RECORD_BYTES_MAX as usize <= INLINE_BYTES_MAX);
-/// Fewer entries are not worth a bottom level.
-const ENTRIES_MIN: u64 = 16 << 10;
 /// While there is little else to do, a level is merged down once it has one entry for this many of the bottom level: all of its leaves
 /// are written again.
 const CALM_SHARE: u64 = 8;
@@ -45,8 +43,7 @@ impl Keyspace {
         let below = version.levels[BOTTOM].active.map_or(0, |root| root.entries);
         let record_bytes = self.record_bytes(root);
         let bytes = root.entries.saturating_mul(record_bytes + ENTRY_BYTES);
-        self.limits.inline
-            && root.entries >= ENTRIES_MIN
+        self.limits.bottom_entries_min.is_some_and(|least| root.entries >= least)
             && root.entries.saturating_mul(share) >= below
             && record_bytes <= u64::from(RECORD_BYTES_MAX)
             && bytes / STEPS_MAX <= self.memtable_budget.compaction_bytes_max()

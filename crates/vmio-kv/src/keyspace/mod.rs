@@ -37,6 +37,7 @@ use crate::keyspace::memtable::{BEGUN_BYTES, Filling, Memtable, NEWEST};
 use crate::log::Log;
 use crate::tree::Tree;
 use crate::volume::epoch::ReclamationEpoch;
+pub(crate) use bottom::BOTTOM;
 pub(crate) use compaction::{Compacted, Compaction, Due, compaction_blocks_of_new};
 pub(crate) use cursor::KeyspaceCursor;
 pub(crate) use memtable_budget::{Admitted, Hope, MemtableBudget, ScanSpace};
@@ -57,8 +58,8 @@ pub(crate) struct Limits {
     pub(crate) memtable_bytes: u64,
     /// How many times more entries each level has than the one above.
     pub(crate) growth_factor: u64,
-    /// Whether the leaves of the bottom level hold small records.
-    pub(crate) inline: bool,
+    /// The fewest entries that are worth a merge into the bottom level, whose leaves hold small records. `None`: there are no such merges.
+    pub(crate) bottom_entries_min: Option<u64>,
 }
 
 /// An open keyspace.

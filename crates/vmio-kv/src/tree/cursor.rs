@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
-use std::ops::{Bound, Deref, Range};
+use std::ops::{Bound, Deref, Range, RangeInclusive};
 
 use crate::error::Result;
 use crate::format::branch::Branch;
@@ -17,8 +17,9 @@ use crate::tree::Tree;
 const BATCH: usize = 16;
 /// How many superseded entries a cursor skips before it tells its caller, which may know a way past them.
 const SKIPPED_MAX: usize = 64;
-/// How many leaves are prefetched at most: no more than the cursor has passed, so that a short walk reads none in vain.
-const AHEAD_MAX: usize = 8;
+/// How many leaves are prefetched at a time: no more than the cursor has passed, and none before it has passed some. So a short walk reads
+/// none in vain, and wakes no thread.
+const AHEAD: RangeInclusive<usize> = 4..=8;
 
 /// The direction of a walk through keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +188,9 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
             self.path.push(above);
             let below = height - self.path.len() as u16;
             // This one, and those behind it.
-            let most = if below == 1 && self.prefetched == 0 { 1 + self.passed.min(AHEAD_MAX) } else { 1 };
+            let is_long = self.passed >= *AHEAD.start();
+            let prefetches = below == 1 && self.prefetched == 0 && is_long;
+            let most = if prefetches { 1 + self.passed.min(*AHEAD.end()) } else { 1 };
             let ahead = above.ahead(most, self.direction);
             let (child, ahead): (Child, Vec<Child>) = self.tree().branch(above.node, |branch| {
                 let behind = ahead.clone().filter(|index| *index < branch.len() && *index != above.index);

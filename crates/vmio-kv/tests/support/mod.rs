@@ -22,9 +22,9 @@ pub use random::Random;
 use vmio::backing::Backing;
 use vmio_kv::{Finding, Options, Report, check_on};
 
-/// The default options, with the engine that this run of the suite is about.
+/// The default options, with the engine that this run of the suite is about. Small records move into leaves, however few they are.
 pub fn options() -> Options {
-    Options::new().engine(engine())
+    Options::new().engine(engine()).values_in_leaves_from(64)
 }
 
 /// Checks that nothing is wrong with the volume on a backing, and that no block is lost. Of the log a crash may leave a reserved chunk.

@@ -468,6 +468,7 @@ fn figures(stats: &SegmentStats) -> serde_json::Value {
         "reorganized_bytes": stats.reorganized_bytes,
         "recovery_log_bytes": stats.recovery_log_bytes,
         "level_entries": stats.level_entries,
+        "bottom_entries": stats.bottom_entries,
         "memtable_bytes": stats.memtable_bytes,
     })
 }
@@ -504,7 +505,11 @@ fn write_stat(output: &mut impl Write, db: &Db, json: bool) -> anyhow::Result<()
     writeln!(output, "extents    {} of values over 256 KiB", format_size(stats.extents_bytes))?;
     let (chunks, moved) = (stats.collected_chunks, format_size(stats.moved_bytes));
     writeln!(output, "collected  {chunks} chunks of the log since opening, {moved} moved")?;
-    writeln!(output, "entries    {} in levels on the device", stats.level_entries)?;
+    writeln!(
+        output,
+        "entries    {} in levels on the device, {} of them in leaves with small records",
+        stats.level_entries, stats.bottom_entries
+    )?;
     writeln!(output, "in memory  {}", format_size(stats.memtable_bytes))?;
     if segments.len() > 1 {
         for segment in &segments {
