@@ -28,7 +28,7 @@ struct Waiting {
     idle: usize,
     /// The memtables may have reached their budget.
     relieve: bool,
-    /// Nothing that could be done in a calm is left, since the last keyspace was queued.
+    /// A calm has nothing to do until a keyspace is queued again.
     is_settled: bool,
     stopping: bool,
 }

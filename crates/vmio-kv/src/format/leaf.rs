@@ -6,42 +6,42 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Damage;
-use crate::format::block::{Block, HEADER_BYTES, Kind, Label, Sealed, Uuid, seal};
+use crate::format::block::{HEADER_BYTES, Sealed};
 use crate::format::geometry::BLOCK_BYTES;
 use crate::format::pointer::{Pointer, PointerKind, WINDOW_BYTES};
 
 /// The longest common prefix that a leaf keeps.
 pub(crate) const PREFIX_BYTES_MAX: usize = 512;
-const ENTRIES_AT: usize = HEADER_BYTES + size_of::<LeafRow>();
+pub(super) const ENTRIES_AT: usize = HEADER_BYTES + size_of::<LeafRow>();
 /// Entries of a leaf whose prefix is empty.
 pub(crate) const ENTRIES_MAX: usize = (BLOCK_BYTES - ENTRIES_AT) / size_of::<EntryRow>();
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct LeafRow {
-    prefix_bytes: U16,
-    window_bytes: u8,
-    reserved: u8,
+pub(super) struct LeafRow {
+    pub(super) prefix_bytes: U16,
+    pub(super) window_bytes: u8,
+    pub(super) reserved: u8,
     /// Writes of the leaf since its records were last brought together: for scans.
-    writes: U32,
+    pub(super) writes: U32,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct EntryRow {
-    window: [u8; WINDOW_BYTES],
-    hash: U32,
-    pointer: U64,
+pub(super) struct EntryRow {
+    pub(super) window: [u8; WINDOW_BYTES],
+    pub(super) hash: U32,
+    pub(super) pointer: U64,
 }
 
 /// Before a record in the leaf: then come the bytes of the key behind the entry's window, and the value.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct InlineRow {
+pub(super) struct InlineRow {
     /// The entry that the record belongs to.
-    entry: u8,
-    rest_bytes: U16,
-    value_bytes: U16,
+    pub(super) entry: u8,
+    pub(super) rest_bytes: U16,
+    pub(super) value_bytes: U16,
 }
 
 const _: () = assert!(size_of::<LeafRow>() == 8 && size_of::<EntryRow>() == 24 && ENTRIES_MAX == 168);
@@ -90,11 +90,11 @@ impl KnownKey {
     }
 }
 
-/// An entry of a new leaf.
+/// An entry, with the value if the leaf holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) key: KnownKey,
-    /// The value, if the leaf holds it. The key is known in full then.
+    /// The key is known in full if there is a value.
     pub(crate) value: Option<Vec<u8>>,
 }
 
@@ -108,17 +108,6 @@ impl Entry {
     pub(crate) fn inline(key: KnownKey, value: Vec<u8>) -> Self {
         assert!(key.complete, "a leaf holds whole keys with their values");
         Entry { key, value: Some(value) }
-    }
-
-    /// Bytes of the key that the leaf keeps in its record.
-    fn rest_bytes(&self, prefix_bytes: usize) -> usize {
-        self.key.bytes.len().saturating_sub(prefix_bytes + WINDOW_BYTES)
-    }
-
-    /// Bytes of the entry in a leaf with that prefix.
-    fn bytes(&self, prefix_bytes: usize) -> usize {
-        let inline = |value: &Vec<u8>| size_of::<InlineRow>() + self.rest_bytes(prefix_bytes) + value.len();
-        size_of::<EntryRow>() + self.value.as_ref().map_or(0, inline)
     }
 }
 
@@ -141,7 +130,7 @@ impl Inline<'_> {
 
 impl KnownKey {
     /// Forgets the bytes that no leaf keeps.
-    fn forget_end(&mut self) {
+    pub(super) fn forget_end(&mut self) {
         const MOST: usize = PREFIX_BYTES_MAX + WINDOW_BYTES;
         if self.bytes.len() > MOST {
             (self.bytes, self.complete) = (self.bytes[..MOST].to_vec(), false);
@@ -247,6 +236,11 @@ impl<'block> Leaf<'block> {
         if !is_of_entry || rest + value > bytes.len() {
             return Err(wrong);
         }
+        // Of a longer one no other leaf might have space.
+        let key = self.prefix.len() + self.window(index).len() + rest;
+        if key + value > INLINE_BYTES_MAX {
+            return Err(Damage::Count { found: key + value, most: INLINE_BYTES_MAX });
+        }
         Ok(Inline { index, rest: &bytes[..rest], value: &bytes[rest..rest + value] })
     }
 
@@ -347,108 +341,6 @@ impl<'block> Leaf<'block> {
     }
 }
 
-/// Collects entries in order until a leaf is full.
-#[derive(Default)]
-pub(crate) struct LeafBuilder {
-    entries: Vec<Entry>,
-    prefix_bytes: usize,
-    /// Bytes of the entries and their records.
-    bytes: usize,
-}
-
-impl LeafBuilder {
-    /// The length of the prefix with another entry, and the bytes of all, if the entry fits.
-    fn with(&self, entry: &Entry) -> Option<(usize, usize)> {
-        let key = &entry.key;
-        let prefix_bytes = match self.entries.first() {
-            Some(first) => common_prefix(&first.key.bytes[..self.prefix_bytes], &key.bytes),
-            None => key.bytes.len().min(PREFIX_BYTES_MAX),
-        };
-        // With a shorter prefix, records in the leaf have more of their keys.
-        let before = match prefix_bytes == self.prefix_bytes {
-            true => self.bytes,
-            false => self.entries.iter().map(|entry| entry.bytes(prefix_bytes)).sum(),
-        };
-        let bytes = before + entry.bytes(prefix_bytes);
-        let has_space = self.entries.len() < ENTRIES_MAX && bytes <= BLOCK_BYTES - ENTRIES_AT - prefix_bytes;
-        has_space.then_some((prefix_bytes, bytes))
-    }
-
-    /// Appends an entry whose key is greater than all before; returns the entry if it does not fit.
-    pub(crate) fn push(&mut self, entry: Entry) -> Result<(), Entry> {
-        match self.with(&entry) {
-            Some((prefix_bytes, bytes)) => {
-                (self.prefix_bytes, self.bytes) = (prefix_bytes, bytes);
-                // Between the first and the last key only the bytes that the leaf stores are needed.
-                if let [_, .., before] = self.entries.as_mut_slice()
-                    && before.value.is_none()
-                {
-                    before.key.forget_end();
-                }
-                self.entries.push(entry);
-                Ok(())
-            }
-            None => Err(entry),
-        }
-    }
-
-    /// The first key and the last.
-    pub(crate) fn ends(&self) -> Option<(&KnownKey, &KnownKey)> {
-        Some((&self.entries.first()?.key, &self.entries.last()?.key))
-    }
-
-    /// Returns the leaf's block, and empties the builder.
-    pub(crate) fn finish(&mut self, segment: Uuid, keyspace: u32, offset: u64, epoch: u64) -> Block {
-        let LeafBuilder { entries, prefix_bytes, .. } = std::mem::take(self);
-        let mut block = Block::ZERO;
-        let mut window_bytes = WINDOW_BYTES;
-        let mut at = ENTRIES_AT + entries.len() * size_of::<EntryRow>();
-        for (index, Entry { key, value }) in entries.iter().enumerate() {
-            let rest = &key.bytes[prefix_bytes..];
-            let known = rest.len().min(WINDOW_BYTES);
-            let complete = key.complete && known == rest.len();
-            if !complete {
-                window_bytes = window_bytes.min(known);
-            }
-            let mut window = [0; WINDOW_BYTES];
-            window[..known].copy_from_slice(&rest[..known]);
-            let pointer = match value {
-                None => key.pointer,
-                Some(value) => {
-                    let rest = &rest[known..];
-                    let row = InlineRow {
-                        entry: index as u8,
-                        rest_bytes: U16::new(rest.len() as u16),
-                        value_bytes: U16::new(value.len() as u16),
-                    };
-                    let start = at;
-                    for part in [row.as_bytes(), rest, value] {
-                        block.0[at..at + part.len()].copy_from_slice(part);
-                        at += part.len();
-                    }
-                    Pointer::new(PointerKind::Inline, offset + start as u64, (at - start) as u32)
-                }
-            };
-            let pointer = pointer.with_known(known, complete).to_bits();
-            let row = EntryRow { window, hash: U32::new(key.hash), pointer: U64::new(pointer) };
-            let place = ENTRIES_AT + index * size_of::<EntryRow>();
-            block.0[place..place + size_of::<EntryRow>()].copy_from_slice(row.as_bytes());
-        }
-        let row = LeafRow {
-            prefix_bytes: U16::new(prefix_bytes as u16),
-            window_bytes: window_bytes as u8,
-            reserved: 0,
-            writes: U32::ZERO,
-        };
-        block.0[HEADER_BYTES..ENTRIES_AT].copy_from_slice(row.as_bytes());
-        if let Some(first) = entries.first() {
-            block.0[BLOCK_BYTES - prefix_bytes..].copy_from_slice(&first.key.bytes[..prefix_bytes]);
-        }
-        seal(&mut block.0, segment, Label { kind: Kind::Leaf, keyspace, offset, epoch }, entries.len() as u16);
-        block
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -456,7 +348,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::block::unseal;
+    use crate::format::block::{Block, Kind, Label, Uuid, seal, unseal};
+    use crate::format::leaf_builder::LeafBuilder;
 
     fn pointer(number: usize) -> Pointer {
         Pointer::new(PointerKind::Value, number as u64 * 8, 64)
@@ -594,7 +487,7 @@ mod tests {
         let taken = known.iter().take_while(|known| builder.push(Entry::to_record((*known).clone())).is_ok()).count();
         assert_eq!(taken, (BLOCK_BYTES - ENTRIES_AT - PREFIX_BYTES_MAX) / size_of::<EntryRow>());
         assert_eq!(builder.ends(), Some((&known[0], &known[taken - 1])));
-        let kept: usize = builder.entries.iter().map(|entry| entry.key.bytes.capacity()).sum();
+        let kept: usize = builder.key_capacity();
         assert!(kept < 2 * 60_001 + taken * 600, "{kept} bytes of keys");
         let block = builder.finish(Uuid::from_bytes([1; 16]), 2, 4096, 5);
         let leaf = Leaf::from_block(&unseal(&block.0, Kind::Leaf, 4096).expect("whole")).expect("whole");

@@ -10,6 +10,7 @@ pub(crate) mod extents;
 pub(crate) mod free_log;
 pub(crate) mod geometry;
 pub(crate) mod leaf;
+pub(crate) mod leaf_builder;
 pub(crate) mod owner;
 pub(crate) mod pivot;
 pub(crate) mod pointer;

@@ -17,8 +17,7 @@ pub(crate) const BOTTOM: usize = LEVELS - 1;
 /// The most bytes of a record in the log whose value a leaf takes. Of longer ones a leaf has space for few, and wastes more.
 const RECORD_BYTES_MAX: u32 = 640;
 const _: () = assert!(RECORD_BYTES_MAX as usize <= INLINE_BYTES_MAX);
-/// While there is little else to do, a level is merged down once it has one entry for this many of the bottom level: all of its leaves
-/// are written again.
+/// In a calm a level goes down once it has one entry for this many of the bottom level, whose leaves are all written again.
 const CALM_SHARE: u64 = 8;
 /// The most steps of a merge. Each one reads records all over the log.
 const STEPS_MAX: u64 = 32;

@@ -55,7 +55,7 @@ pub(crate) struct Compacted<'keyspace> {
     compaction: Compaction<'keyspace>,
     /// The new root of the level below.
     root: Option<Root>,
-    /// What is left of the level: a step into the bottom level has taken the rest.
+    /// The rest of the level, if a step into the bottom level has taken a part of it.
     rest: Option<Root>,
     /// The records in the log of what it has taken; `None` for all.
     moved: Option<Records>,
