@@ -18,7 +18,7 @@ pub(crate) const BOTTOM: usize = LEVELS - 1;
 const RECORD_BYTES_MAX: u32 = 640;
 const _: () = assert!(RECORD_BYTES_MAX as usize <= INLINE_BYTES_MAX);
 /// In a calm a level goes down once it has one entry for this many of the bottom level, whose leaves are all written again.
-const CALM_SHARE: u64 = 8;
+const CALM_SHARE: u64 = 3;
 /// The most steps of a merge. Each one reads records all over the log.
 const STEPS_MAX: u64 = 32;
 /// The most blocks of a step that has no more space: the reserve covers them.
