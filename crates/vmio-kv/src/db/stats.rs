@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::db::open_segment::OpenSegment;
 use crate::db::store::Store;
 use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
-use crate::keyspace::BOTTOM;
+use crate::keyspace::INLINE;
 
 /// Sizes and counts of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,7 +137,8 @@ impl OpenSegment {
                 .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
             bottom_entries: versions
                 .iter()
-                .filter_map(|version| version.levels[BOTTOM].active)
+                .flat_map(|version| version.levels[INLINE..].iter().flat_map(|level| [level.active, level.compacting]))
+                .flatten()
                 .fold(0, |sum: u64, root| sum.saturating_add(root.entries)),
             memtable_bytes: memtables.map(|memtable| memtable.bytes()).sum(),
         }

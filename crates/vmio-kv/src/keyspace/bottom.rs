@@ -1,7 +1,8 @@
-//! The bottom level, whose leaves hold small records themselves: a scan finds neighbours side by side, and a look-up needs one block.
+//! The two lowest levels, whose leaves hold small records themselves: a scan finds neighbours side by side, and a look-up needs one block.
 //!
-//! The level above is merged into it in steps of bounded memory and space. Each step takes the first leaves of that level, reads their
-//! records in the order of their places in the log, and merges them with their values. The rest of that level stays a tree.
+//! A level above is merged into them in steps of bounded memory and space. Each step takes the first leaves of that level, reads their
+//! records in the order of their places, and merges them with their values. The rest of that level stays a tree. The upper one of the two
+//! takes what is not worth to write all of the bottom level again.
 
 use crate::format::catalogue::{LEVELS, LevelRoots, Root};
 use crate::format::geometry::{ALLOCATION_UNIT_BLOCKS, BLOCK_BYTES};
@@ -13,60 +14,84 @@ use crate::volume::free_reserve::SpacePriority;
 
 /// The bottom level: nothing is below it, and it is merged into no other.
 pub(crate) const BOTTOM: usize = LEVELS - 1;
+/// The first level whose leaves hold records: the one above the bottom level.
+pub(crate) const INLINE: usize = BOTTOM - 1;
 
 /// The most bytes of a record in the log whose value a leaf takes. Of longer ones a leaf has space for few, and wastes more.
 const RECORD_BYTES_MAX: u32 = 640;
 const _: () = assert!(RECORD_BYTES_MAX as usize <= INLINE_BYTES_MAX);
-/// In a calm a level goes down once it has one entry for this many of the bottom level, whose leaves are all written again.
+/// In a calm a level goes down once it has one entry for this many of the level below, whose leaves are all written again.
 const CALM_SHARE: u64 = 3;
 /// The most steps of a merge. Each one reads records all over the log.
 const STEPS_MAX: u64 = 32;
 /// The most blocks of a step that has no more space: the reserve covers them.
 const STEP_BLOCKS_MIN: u64 = 1024;
 
-/// Whether a leaf of the bottom level holds a record.
-pub(super) fn is_short(record: Pointer) -> bool {
-    record.kind() == PointerKind::Value && record.record_bytes() <= RECORD_BYTES_MAX
+/// Whether a leaf of these levels is to hold a record. If no more are to move, those in leaves stay there.
+pub(super) fn belongs_in_leaf(record: Pointer, moves: bool) -> bool {
+    match record.kind() {
+        PointerKind::Inline => true,
+        PointerKind::Value => moves && record.record_bytes() <= RECORD_BYTES_MAX,
+        PointerKind::Extents | PointerKind::Tombstone => false,
+    }
+}
+
+fn entries(version: &Version, level: usize) -> u64 {
+    version.levels[level].active.map_or(0, |root| root.entries)
+}
+
+/// Whether a level has no tree.
+fn is_empty(roots: &LevelRoots) -> bool {
+    roots.active.is_none() && roots.compacting.is_none()
+}
+
+/// The level with records in its leaves that a level can be merged into: nothing may be in between. It need not be worth it.
+fn lower_level(version: &Version, level: usize) -> Option<usize> {
+    if level == INLINE {
+        return Some(BOTTOM);
+    }
+    let is_next = (1..INLINE).contains(&level) && version.levels[level + 1..INLINE].iter().all(is_empty);
+    is_next.then_some(if is_empty(&version.levels[INLINE]) { BOTTOM } else { INLINE })
+}
+
+/// The same for a level that has to go down, where there are records in leaves already.
+pub(super) fn lower_level_of(version: &Version, level: usize) -> Option<usize> {
+    let has_any = version.levels[INLINE..].iter().any(|roots| !is_empty(roots));
+    lower_level(version, level).filter(|_| has_any)
 }
 
 impl Keyspace {
-    /// Whether a level may be merged into the bottom level: nothing is in between.
-    pub(super) fn is_above_bottom(&self, version: &Version, level: usize) -> bool {
-        let is_empty = |roots: &LevelRoots| roots.active.is_none() && roots.compacting.is_none();
-        (1..BOTTOM).contains(&level) && version.levels[level + 1..BOTTOM].iter().all(is_empty)
-    }
-
-    /// Whether a level has enough small records for a merge into the bottom level. One in `share` of the entries there is enough.
-    fn is_worth_the_bottom(&self, version: &Version, level: usize, share: u64) -> bool {
-        let Some(root) = version.levels[level].active else { return false };
-        let below = version.levels[BOTTOM].active.map_or(0, |root| root.entries);
-        let record_bytes = self.record_bytes(root);
+    /// The level with records in its leaves that a level should be merged into: it has one entry at least for `share` of those there.
+    pub(super) fn worthy_level(&self, version: &Version, level: usize, share: u64) -> Option<usize> {
+        let root = version.levels[level].active?;
+        let has_enough = |below: usize| root.entries.saturating_mul(share) >= entries(version, below);
+        let below = lower_level(version, level)?;
+        if level == INLINE {
+            return has_enough(BOTTOM).then_some(BOTTOM);
+        }
+        let record_bytes = self.record_bytes(level, root);
         let bytes = root.entries.saturating_mul(record_bytes + ENTRY_BYTES);
-        self.limits.bottom_entries_min.is_some_and(|least| root.entries >= least)
-            && root.entries.saturating_mul(share) >= below
+        let is_worthy = self.limits.bottom_entries_min.is_some_and(|least| root.entries >= least)
             && record_bytes <= u64::from(RECORD_BYTES_MAX)
-            && bytes / STEPS_MAX <= self.memtable_budget.compaction_bytes_max()
+            && bytes / STEPS_MAX <= self.memtable_budget.compaction_bytes_max();
+        let below = if below == BOTTOM && !has_enough(BOTTOM) { INLINE } else { below };
+        (is_worthy && has_enough(below)).then_some(below)
     }
 
-    /// Whether a full level is merged into the bottom level, and not into the next one.
-    pub(super) fn goes_to_the_bottom(&self, version: &Version, level: usize) -> bool {
-        self.is_above_bottom(version, level) && self.is_worth_the_bottom(version, level, 1)
+    /// The same while there is little else to do.
+    pub(super) fn worthy_level_in_calm(&self, version: &Version, level: usize) -> Option<usize> {
+        self.worthy_level(version, level, CALM_SHARE)
     }
 
-    /// The same while there is little else to do, whether the level is full or not.
-    pub(super) fn goes_to_the_bottom_in_calm(&self, version: &Version, level: usize) -> bool {
-        self.is_above_bottom(version, level) && self.is_worth_the_bottom(version, level, CALM_SHARE)
-    }
-
-    /// Whether something is worth a place in the bottom level while there is little else to do.
+    /// Whether a level should be merged down while there is little else to do.
     pub(crate) fn has_work_for_a_calm(&self) -> bool {
         let version = self.version.load();
-        let is_worth = |level| self.goes_to_the_bottom_in_calm(&version, level);
-        !self.has_failed() && ((1..BOTTOM).any(is_worth) || self.is_between_steps())
+        let is_worthy = |level| self.worthy_level_in_calm(&version, level).is_some();
+        !self.has_failed() && ((1..BOTTOM).any(is_worthy) || self.is_between_steps())
     }
 
-    /// The next step of a level's merge into the bottom level.
-    pub(super) fn step(&self, version: &Version, level: usize) -> Step {
+    /// The next step of a level's merge into one with records in its leaves.
+    pub(super) fn step(&self, version: &Version, level: usize, below: usize) -> Step {
         let segment = &self.log.segment;
         let blocks_max = {
             let allocator = segment.allocator();
@@ -77,19 +102,21 @@ impl Keyspace {
         let Some(root) = version.levels[level].compacting else {
             unreachable!("a compaction that has begun has set the level's tree aside");
         };
-        let below = version.levels[BOTTOM].active.map_or(0, |root| u64::from(root.blocks));
+        let below = version.levels[below].active.map_or(0, |root| u64::from(root.blocks));
         // Each entry brings its record, and its part of the leaves below to be written again.
         let record_blocks = f64::from(RECORD_BYTES_MAX) / BLOCK_BYTES as f64;
         let blocks_an_entry = below as f64 / root.entries.max(1) as f64 + record_blocks;
         let entries_max = (blocks_max as f64 / blocks_an_entry) as u64;
-        let bytes = root.entries.min(entries_max).saturating_mul(self.record_bytes(root) + ENTRY_BYTES);
+        let bytes = root.entries.min(entries_max).saturating_mul(self.record_bytes(level, root) + ENTRY_BYTES);
         let space = ScanSpace::of_compaction(&self.memtable_budget);
-        Step::new(space, entries_max as usize, bytes.min(self.memtable_budget.compaction_bytes_max()))
+        let moves = self.limits.bottom_entries_min.is_some();
+        Step::new(space, entries_max as usize, bytes.min(self.memtable_budget.compaction_bytes_max()), moves)
     }
 
-    /// The bytes of a tree's record in the log, on average.
-    fn record_bytes(&self, root: Root) -> u64 {
+    /// The bytes of a record of a level's tree, on average.
+    fn record_bytes(&self, level: usize, root: Root) -> u64 {
         match self.tree_records.of(root).records {
+            _ if level == INLINE => u64::from(root.blocks) * BLOCK_BYTES as u64 / root.entries.max(1),
             Some(records) => records.bytes / root.entries.max(1),
             // Nobody knows how long the records are that an earlier opening has left.
             None => u64::from(RECORD_BYTES_MAX) / 4,
@@ -97,8 +124,16 @@ impl Keyspace {
     }
 }
 
+/// The blocks of the levels with records in their leaves. They are written in steps.
+pub(super) fn blocks_of_lower_levels(version: &Version) -> u64 {
+    let roots = version.levels[INLINE..].iter().flat_map(|level| [level.active, level.compacting]);
+    roots.flatten().map(|root| u64::from(root.blocks)).sum()
+}
+
 /// About how many blocks a step may take for its leaves, and for the inner nodes above all leaves.
 pub(super) fn step_blocks(version: &Version) -> u64 {
-    let of_bottom = version.levels[BOTTOM].active.map(|root| u64::from(root.blocks));
-    of_bottom.map_or(0, |blocks| STEP_BLOCKS_MIN + blocks / 32)
+    match blocks_of_lower_levels(version) {
+        0 => 0,
+        blocks => STEP_BLOCKS_MIN + blocks / 32,
+    }
 }

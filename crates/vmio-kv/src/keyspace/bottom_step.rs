@@ -13,7 +13,7 @@ use crate::format::pointer::{Pointer, PointerKind};
 use crate::format::record::Record;
 use crate::keyspace::ScanSpace;
 use crate::keyspace::arena::Arena;
-use crate::keyspace::bottom::is_short;
+use crate::keyspace::bottom::belongs_in_leaf;
 use crate::keyspace::contents::Records;
 use crate::keyspace::mapped_rows::MappedRows;
 use crate::log::Log;
@@ -53,6 +53,8 @@ pub(super) struct Step {
     rows: MappedRows<Row>,
     bytes: Arena,
     entries_max: usize,
+    /// Whether records move from the log into leaves.
+    moves: bool,
     used: u64,
     used_max: u64,
     /// Given back last.
@@ -61,18 +63,19 @@ pub(super) struct Step {
 
 impl Step {
     /// A step of at most `entries_max` entries, which takes `bytes` bytes of memory if there are as many.
-    pub(super) fn new(mut space: ScanSpace, entries_max: usize, bytes: u64) -> Self {
+    pub(super) fn new(mut space: ScanSpace, entries_max: usize, bytes: u64, moves: bool) -> Self {
         let used_max = space.take_up_to(bytes);
         let entries_max = entries_max.min((used_max / ENTRY_BYTES) as usize).max(ENTRIES_MIN);
         // The last leaf may have more.
         let rows = MappedRows::with_capacity(entries_max + LEAF_ENTRIES_MAX);
-        Step { rows, bytes: Arena::default(), entries_max, used: 0, used_max, _space: space }
+        Step { rows, bytes: Arena::default(), entries_max, moves, used: 0, used_max, _space: space }
     }
 
     /// Takes more entries. Returns whether it can take yet more: the memory, or the space on the device, has a place for them.
     pub(super) fn take(&mut self, entries: &[(Pointer, u32)]) -> bool {
         for (record, hash) in entries {
-            self.used += ENTRY_BYTES + if is_short(*record) { u64::from(record.record_bytes()) } else { 0 };
+            self.used +=
+                ENTRY_BYTES + if belongs_in_leaf(*record, self.moves) { u64::from(record.record_bytes()) } else { 0 };
             let (pointer, hash) = (record.to_bits(), *hash);
             self.rows.push(&Row { pointer, hash, at: 0, key_bytes: 0, value_bytes: NO_VALUE });
         }
@@ -84,7 +87,8 @@ impl Step {
     /// The records in the log that the entries point to.
     pub(super) fn records(&self) -> Records {
         let records = self.rows.rows().iter().map(Row::record);
-        let of_log = records.filter(|record| record.kind() != PointerKind::Extents);
+        let is_in_log = |record: &Pointer| matches!(record.kind(), PointerKind::Value | PointerKind::Tombstone);
+        let of_log = records.filter(is_in_log);
         of_log.fold(Records::default(), |sum, record| Records {
             bytes: sum.bytes + u64::from(record.record_bytes()),
             deletions: sum.deletions + u64::from(record.kind() == PointerKind::Tombstone),
@@ -93,7 +97,8 @@ impl Step {
 
     /// Reads all keys, and the values that leaves are to hold.
     pub(super) fn read(&mut self, log: &Log) -> Result<()> {
-        let Step { rows, bytes, .. } = self;
+        let Step { rows, bytes, moves, .. } = self;
+        let moves = *moves;
         let mut order = MappedRows::<u32>::with_capacity(rows.rows().len());
         let is_in_log = |row: &Row| row.record().kind() != PointerKind::Extents;
         let in_log = rows.rows().iter().enumerate().filter(|(_, row)| is_in_log(row));
@@ -103,7 +108,7 @@ impl Step {
         let found = RefCell::new(rows);
         let record_of = |entry: &u32| found.borrow().rows()[*entry as usize].record();
         let take = |entry: &u32, record: &Record<'_>| {
-            (record.key.to_vec(), is_short(record_of(entry)).then(|| record.value.to_vec()))
+            (record.key.to_vec(), belongs_in_leaf(record_of(entry), moves).then(|| record.value.to_vec()))
         };
         log.read_by_place(order.rows(), record_of, take, |entry, (key, value), _| {
             keep(bytes, &mut found.borrow_mut().rows_mut()[*entry as usize], &key, value.as_deref());

@@ -10,7 +10,7 @@ use crate::format::extents::Extent;
 use crate::format::free_log::Freed;
 use crate::format::leaf::ENTRIES_MAX;
 use crate::format::pointer::Pointer;
-use crate::keyspace::bottom::{BOTTOM, step_blocks};
+use crate::keyspace::bottom::{BOTTOM, INLINE, blocks_of_lower_levels, lower_level_of, step_blocks};
 use crate::keyspace::contents::{Contents, Records};
 use crate::keyspace::memtable::Memtable;
 use crate::keyspace::{Keyspace, Limits, Version};
@@ -43,7 +43,7 @@ pub(crate) enum Due {
 pub(crate) struct Compaction<'keyspace> {
     keyspace: &'keyspace Keyspace,
     level: usize,
-    /// The next level, or the bottom level.
+    /// The next level, or one with records in its leaves.
     below: usize,
     version: Arc<Version>,
     /// While this exists, no chunk is given up that becomes empty meanwhile.
@@ -69,7 +69,9 @@ pub(crate) struct Compacted<'keyspace> {
 
 impl Drop for Compaction<'_> {
     fn drop(&mut self) {
-        self.keyspace.writing().is_compacting[self.level] = false;
+        let mut writing = self.keyspace.writing();
+        (writing.is_compacting[self.level], writing.is_merged_into[self.below]) = (false, false);
+        drop(writing);
         // A removal may wait until no level of the keyspace is compacted.
         self.keyspace.changed.notify_all();
     }
@@ -93,7 +95,7 @@ impl<'keyspace> Compaction<'keyspace> {
                 let immutable = Arc::clone(immutable);
                 self.merge_memtable(&immutable, threads)
             }
-            _ if self.below == BOTTOM => self.merge_into_bottom(threads),
+            _ if self.below >= INLINE => self.merge_a_step(threads),
             _ => self.merge_tree(threads),
         }
     }
@@ -112,10 +114,10 @@ impl<'keyspace> Compaction<'keyspace> {
         root
     }
 
-    /// Does a step of the merge into the bottom level.
-    fn merge_into_bottom(self, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
+    /// Does a step of the merge into a level with records in its leaves.
+    fn merge_a_step(self, threads: &MergeThreads) -> Result<Compacted<'keyspace>> {
         let (log, segment) = (&self.keyspace.log, &self.keyspace.log.segment);
-        let mut step = self.keyspace.step(&self.version, self.level);
+        let mut step = self.keyspace.step(&self.version, self.level, self.below);
         let from = (self.keyspace.number, self.level as u8);
         let rest = take_front(log, from, self.tree(), |entries| step.take(entries))?;
         let moved = step.records();
@@ -313,13 +315,13 @@ impl Keyspace {
                     compacting.is_some()
                         || is_full
                         || (is_asked_for && active.is_some() && !is_lowest(&version, *level))
-                        || (due == Due::Calm && self.goes_to_the_bottom_in_calm(&version, *level))
+                        || (*level == INLINE && self.worthy_level(&version, INLINE, 1).is_some())
+                        || (due == Due::Calm && self.worthy_level_in_calm(&version, *level).is_some())
                 }
             }
         };
         // While the level above is merged into this one, its tree stays where it is.
-        let can_begin =
-            |level: &usize| !writing.is_compacting[*level] && (*level == 0 || !writing.is_compacting[level - 1]);
+        let can_begin = |level: &usize| !writing.is_compacting[*level] && !writing.is_merged_into[*level];
         // A full merge does not wait for levels that have failed.
         let rests =
             |level: &usize| due != Due::All && writing.resting[*level].is_some_and(|until| Instant::now() < until);
@@ -327,16 +329,20 @@ impl Keyspace {
             return None;
         }
         let level = (0..BOTTOM).filter(can_begin).filter(|level| !rests(level)).find(is_due)?;
-        // Once there is a bottom level, what is merged for another reason than its size goes there as well.
-        let is_full = version.levels[level].active.is_some_and(|root| root.entries > self.entries_max(level));
-        let goes_to_the_bottom = match version.levels[BOTTOM].active {
-            _ if due == Due::Calm && self.goes_to_the_bottom_in_calm(&version, level) => true,
-            Some(_) if !is_full => self.is_above_bottom(&version, level),
-            _ => self.goes_to_the_bottom(&version, level),
+        let LevelRoots { active, compacting } = version.levels[level];
+        let is_full = active.is_some_and(|root| root.entries > self.entries_max(level));
+        let worthy = match (due, compacting) {
+            // The rest of a level goes where its beginning went.
+            (_, Some(_)) => None,
+            (Due::Calm, None) => self.worthy_level_in_calm(&version, level),
+            (_, None) => self.worthy_level(&version, level, 1),
         };
-        let below = if goes_to_the_bottom { BOTTOM } else { level + 1 };
+        // Once there are records in leaves, a level that is not full goes there whatever the reason.
+        let lower = worthy.or_else(|| lower_level_of(&version, level).filter(|_| compacting.is_some() || !is_full));
+        let below = if level == 0 { 1 } else { lower.unwrap_or(level + 1) };
         writing.resting[level] = None;
         (writing.is_compacting[level], writing.is_asked_for[level]) = (true, false);
+        writing.is_merged_into[below] = true;
         let mut levels = version.levels;
         // A failed compaction is tried again with the tree that was set aside. Newer entries wait for the next compaction.
         if level > 0 && levels[level].compacting.is_none() {
@@ -402,10 +408,8 @@ impl Keyspace {
     /// About how many nodes the keyspace's flush and compactions may take.
     pub(crate) fn compaction_blocks(&self) -> u64 {
         let version = self.version.load();
-        // The bottom level is written in steps.
-        let trees = version.roots().map(|root| u64::from(root.blocks)).sum::<u64>()
-            - version.levels[BOTTOM].active.map_or(0, |root| u64::from(root.blocks))
-            + step_blocks(&version);
+        let all: u64 = version.roots().map(|root| u64::from(root.blocks)).sum();
+        let trees = all - blocks_of_lower_levels(&version) + step_blocks(&version);
         let immutable = version.immutable.as_ref().map_or(0, |immutable| immutable.bytes());
         let bytes = self.limits.memtable_bytes.max(version.memtable.bytes()) + immutable;
         trees + blocks_of_memtable(bytes)
@@ -472,7 +476,8 @@ impl Keyspace {
                 0 => version.memtable.keys(),
                 _ => version.levels[level].active.map_or(0, |root| root.entries),
             };
-            let mut levels: Vec<(u64, usize)> = (0..LEVELS).map(|level| (entries(level), level)).collect();
+            // The log has no record of those in leaves.
+            let mut levels: Vec<(u64, usize)> = (0..INLINE).map(|level| (entries(level), level)).collect();
             levels.retain(|(entries, _)| *entries > 0);
             levels.sort_unstable_by_key(|(entries, _)| std::cmp::Reverse(*entries));
             levels.into_iter().take(2).map(|(_, level)| level).collect::<Vec<_>>()

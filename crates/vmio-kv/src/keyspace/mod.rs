@@ -37,7 +37,7 @@ use crate::keyspace::memtable::{BEGUN_BYTES, Filling, Memtable, NEWEST};
 use crate::log::Log;
 use crate::tree::Tree;
 use crate::volume::epoch::ReclamationEpoch;
-pub(crate) use bottom::BOTTOM;
+pub(crate) use bottom::INLINE;
 pub(crate) use compaction::{Compacted, Compaction, Due, compaction_blocks_of_new};
 pub(crate) use cursor::KeyspaceCursor;
 pub(crate) use memtable_budget::{Admitted, Hope, MemtableBudget, ScanSpace};
@@ -88,6 +88,8 @@ struct WriteState {
     has_no_space: bool,
     /// Which levels are being flushed or compacted.
     is_compacting: [bool; LEVELS],
+    /// Which levels others are being merged into.
+    is_merged_into: [bool; LEVELS],
     /// Which levels are to be compacted, though they are not full.
     is_asked_for: [bool; LEVELS],
     /// How many memtables have been flushed or removed.
