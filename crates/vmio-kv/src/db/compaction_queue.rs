@@ -73,6 +73,16 @@ impl CompactionQueue {
         drop(apart);
     }
 
+    /// Whether keyspaces wait for a thread.
+    pub(super) fn has_keyspaces(&self) -> bool {
+        !self.waiting().keyspaces.is_empty()
+    }
+
+    /// Notes that a calm may have something to do again.
+    pub(super) fn unsettle(&self) {
+        self.waiting().is_settled = false;
+    }
+
     /// Notes that a calm leaves nothing to do until a keyspace is queued.
     pub(super) fn settle(&self) {
         self.waiting().is_settled = true;

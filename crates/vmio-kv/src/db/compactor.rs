@@ -60,14 +60,23 @@ impl Drop for Compactor {
     }
 }
 
+/// The result of a look for something to compact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Did {
+    Nothing,
+    /// A flush, a compaction, or the first step of one.
+    Compaction,
+    /// A later step of a compaction.
+    LaterStep,
+}
+
 impl Segments {
     fn do_work(&self, work: Work) {
         let store = self.store();
         match work {
             Work::Compact(keyspace) => {
-                if let Err(error) = self.of(&keyspace).compact_all(&keyspace) {
-                    tracing::error!(%error, keyspace = keyspace.name, "a compaction failed");
-                }
+                self.compact(&keyspace, Due::Full);
+                store.compactions.unsettle();
                 store.collector.wake();
             }
             Work::Relieve => self.rotate_largest_memtable(),
@@ -85,6 +94,29 @@ impl Segments {
         }
     }
 
+    /// Compacts a keyspace until nothing is due. Between the steps of a merge into leaves other keyspaces have their turn.
+    fn compact(&self, keyspace: &Arc<Keyspace>, mut due: Due) {
+        let store = self.store();
+        loop {
+            match self.of(keyspace).compact_one(keyspace, due) {
+                Ok(Did::Nothing) => return,
+                Ok(Did::Compaction | Did::LaterStep) => {}
+                Err(error) => {
+                    tracing::error!(%error, keyspace = keyspace.name, "a compaction failed");
+                    return;
+                }
+            }
+            if store.compactions.is_stopping() {
+                return;
+            }
+            if keyspace.is_between_steps() && store.compactions.has_keyspaces() {
+                store.compactions.put(keyspace);
+                return;
+            }
+            due = Due::Full;
+        }
+    }
+
     /// Compacts what is worth it while there are few writes.
     fn compact_in_calm(&self) {
         let store = self.store();
@@ -96,17 +128,14 @@ impl Segments {
             let is_calm = segment.is_calm();
             for keyspace in segment.keyspaces().iter().filter(|keyspace| keyspace.has_work_for_a_calm()) {
                 is_settled = false;
-                if is_calm
-                    && let Err(error) =
-                        segment.compact_one(keyspace, Due::Calm).and_then(|_| segment.compact_all(keyspace))
-                {
-                    tracing::error!(%error, keyspace = keyspace.name, "a compaction failed");
+                if is_calm {
+                    self.compact(keyspace, Due::Calm);
+                    store.collector.wake();
                 }
             }
         }
-        match is_settled {
-            true => store.compactions.settle(),
-            false => store.collector.wake(),
+        if is_settled {
+            store.compactions.settle();
         }
     }
 
@@ -129,7 +158,7 @@ impl OpenSegment {
     /// Does all flushes and compactions of a keyspace that are due and that no other thread does. If there is no space, the memtable stays
     /// in memory; garbage collections try again.
     pub(super) fn compact_all(&self, keyspace: &Keyspace) -> Result<()> {
-        while self.compact_one(keyspace, Due::Full)? {}
+        while self.compact_one(keyspace, Due::Full)? != Did::Nothing && !self.store.compactions.is_stopping() {}
         Ok(())
     }
 
@@ -137,13 +166,12 @@ impl OpenSegment {
     pub(super) fn merge_all(&self, keyspace: &Keyspace) -> Result<()> {
         let mut left = 2 * LEVELS;
         while left > 0 {
-            // The steps into the bottom level are as many as it takes.
-            let is_next_step = keyspace.is_between_steps();
-            if self.compact_one(keyspace, Due::All)? {
-                left -= usize::from(!is_next_step);
+            let did = self.compact_one(keyspace, Due::All)?;
+            // The steps of a merge are as many as it takes.
+            left -= usize::from(did != Did::LaterStep);
+            if did != Did::Nothing {
                 continue;
             }
-            left -= 1;
             let is_others = keyspace.is_flushing() || keyspace.is_compacting_levels();
             // Another thread's result may have to be merged further.
             self.segment.merges.wait();
@@ -154,20 +182,21 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Does the next flush or compaction that is due. Returns whether there was one.
-    fn compact_one(&self, keyspace: &Keyspace, due: Due) -> Result<bool> {
-        let Some(compaction) = keyspace.begin_compaction(due) else { return Ok(false) };
+    /// Does the next flush or compaction that is due.
+    fn compact_one(&self, keyspace: &Keyspace, due: Due) -> Result<Did> {
+        let Some(compaction) = keyspace.begin_compaction(due) else { return Ok(Did::Nothing) };
         let (level, is_flush) = (compaction.level(), compaction.is_flush());
+        let did = if compaction.is_later_step() { Did::LaterStep } else { Did::Compaction };
         match self.finish_compaction(compaction) {
-            Ok(()) => Ok(true),
-            Err(Error::Full { .. }) if self.grow() => Ok(true),
+            Ok(()) => Ok(did),
+            Err(Error::Full { .. }) if self.grow() => Ok(Did::Compaction),
             Err(error @ Error::Full { .. }) => {
                 tracing::warn!(%error, keyspace = keyspace.name, "there is no space for a compaction");
                 keyspace.lack_space();
                 if !is_flush {
                     keyspace.rest(level);
                 }
-                Ok(false)
+                Ok(Did::Nothing)
             }
             Err(error) => {
                 if is_flush {

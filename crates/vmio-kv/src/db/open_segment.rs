@@ -57,7 +57,7 @@ impl OpenSegment {
             return false;
         }
         *last = Some((now, next));
-        (next - before) as f64 <= CALM_RECORDS_A_SECOND * passed.as_secs_f64()
+        next.saturating_sub(before) as f64 <= CALM_RECORDS_A_SECOND * passed.as_secs_f64()
     }
 
     /// Starts the thread that writes the log.

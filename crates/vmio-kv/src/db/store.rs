@@ -67,6 +67,7 @@ impl Store {
             segments: AtomicU64::new(0),
             memtable_budget: Arc::new(MemtableBudget::new(
                 options.memtable_budget_bytes(),
+                options.spare_bytes(),
                 options.memory_step_bytes(),
             )),
             compactions: CompactionQueue::default(),

@@ -93,7 +93,10 @@ impl LeafBuilder {
             let mut window = [0; WINDOW_BYTES];
             window[..known].copy_from_slice(&rest[..known]);
             let pointer = match value {
-                None => key.pointer,
+                None => {
+                    assert_ne!(key.pointer.kind(), PointerKind::Inline, "a record of another leaf");
+                    key.pointer
+                }
                 Some(value) => {
                     let rest = &rest[known..];
                     let row = InlineRow {

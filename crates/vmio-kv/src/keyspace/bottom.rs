@@ -10,6 +10,7 @@ use crate::format::leaf::INLINE_BYTES_MAX;
 use crate::format::pointer::{Pointer, PointerKind};
 use crate::keyspace::bottom_step::{ENTRY_BYTES, Step};
 use crate::keyspace::{Keyspace, ScanSpace, Version};
+use crate::tree::RUN_BLOCKS_MAX;
 use crate::volume::free_reserve::SpacePriority;
 
 /// The bottom level: nothing is below it, and it is merged into no other.
@@ -71,9 +72,11 @@ impl Keyspace {
         }
         let record_bytes = self.record_bytes(level, root);
         let bytes = root.entries.saturating_mul(record_bytes + ENTRY_BYTES);
+        let has_space = || self.blocks_to_move_into() >= self.blocks_to_move(level, root).min(2 * STEP_BLOCKS_MIN);
         let is_worthy = self.limits.bottom_entries_min.is_some_and(|least| root.entries >= least)
             && record_bytes <= u64::from(RECORD_BYTES_MAX)
-            && bytes / STEPS_MAX <= self.memtable_budget.compaction_bytes_max();
+            && bytes / STEPS_MAX <= self.memtable_budget.compaction_bytes_max()
+            && has_space();
         let below = if below == BOTTOM && !has_enough(BOTTOM) { INLINE } else { below };
         (is_worthy && has_enough(below)).then_some(below)
     }
@@ -90,27 +93,38 @@ impl Keyspace {
         !self.has_failed() && ((1..BOTTOM).any(is_worthy) || self.is_between_steps())
     }
 
-    /// The next step of a level's merge into one with records in its leaves.
-    pub(super) fn step(&self, version: &Version, level: usize, below: usize) -> Step {
+    /// The blocks that a step may take for records that move, after which there is as much space for puts as before.
+    fn blocks_to_move_into(&self) -> u64 {
         let segment = &self.log.segment;
-        let blocks_max = {
-            let allocator = segment.allocator();
-            let kept = segment.free_reserve.least_free(SpacePriority::Background, allocator.units_in_all());
-            let free = allocator.free_units_with_holes().saturating_sub(kept) * ALLOCATION_UNIT_BLOCKS;
-            (free / 2).max(STEP_BLOCKS_MIN)
-        };
+        let allocator = segment.allocator();
+        let kept = segment.free_reserve.least_free(SpacePriority::Background, allocator.units_in_all());
+        allocator.free_units_with_holes().saturating_sub(kept) * ALLOCATION_UNIT_BLOCKS / 2
+    }
+
+    /// The next step of a level's merge into one with records in its leaves. Without much space no records move: entries go on pointing to
+    /// them, and the step takes what the reserve has.
+    pub(super) fn step(&self, version: &Version, level: usize, below: usize) -> Step {
         let Some(root) = version.levels[level].compacting else {
             unreachable!("a compaction that has begun has set the level's tree aside");
         };
-        let below = version.levels[below].active.map_or(0, |root| u64::from(root.blocks));
-        // Each entry brings its record, and its part of the leaves below to be written again.
-        let record_blocks = f64::from(RECORD_BYTES_MAX) / BLOCK_BYTES as f64;
-        let blocks_an_entry = below as f64 / root.entries.max(1) as f64 + record_blocks;
-        let entries_max = (blocks_max as f64 / blocks_an_entry) as u64;
+        let free = self.blocks_to_move_into();
+        let moves =
+            self.limits.bottom_entries_min.is_some() && free >= self.blocks_to_move(level, root).min(STEP_BLOCKS_MIN);
+        let blocks_max = (if moves { free } else { STEP_BLOCKS_MIN }) as f64;
+        let below = version.levels[below].active.map_or(0, |root| u64::from(root.blocks)) as f64;
+        // Each entry brings its record, and may fall into another leaf.
+        let blocks_a_record = f64::from(RECORD_BYTES_MAX) / BLOCK_BYTES as f64;
+        let apart = blocks_max / (1.0 + blocks_a_record);
+        let entries_max = if apart <= below { apart } else { (blocks_max - below) / blocks_a_record } as u64;
         let bytes = root.entries.min(entries_max).saturating_mul(self.record_bytes(level, root) + ENTRY_BYTES);
         let space = ScanSpace::of_compaction(&self.memtable_budget);
-        let moves = self.limits.bottom_entries_min.is_some();
-        Step::new(space, entries_max as usize, bytes.min(self.memtable_budget.compaction_bytes_max()), moves)
+        let bytes = bytes.min(self.memtable_budget.compaction_bytes_max());
+        Step::new(&self.log, space, entries_max as usize, bytes, moves)
+    }
+
+    /// About how many blocks a level's records fill.
+    fn blocks_to_move(&self, level: usize, root: Root) -> u64 {
+        root.entries.saturating_mul(self.record_bytes(level, root)) / BLOCK_BYTES as u64 + RUN_BLOCKS_MAX
     }
 
     /// The bytes of a record of a level's tree, on average.

@@ -3,7 +3,9 @@
 //! The records are read in the order of their places in the log. They take mapped memory, which goes back to the system at once.
 
 use std::cell::RefCell;
+use std::cmp::Ordering;
 use std::mem::size_of;
+use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -29,12 +31,14 @@ struct Row {
     /// The record.
     pointer: u64,
     hash: u32,
-    /// Where the key is, and the value behind it if a leaf is to hold that.
+    /// Where the key is, as far as it is known, and the value behind it if there is one.
     at: u32,
-    /// 0 until the record is read.
     key_bytes: u32,
-    /// [`NO_VALUE`] if no leaf is to hold it.
+    /// [`NO_VALUE`] if no leaf is to hold it, or the record is not read yet.
     value_bytes: u32,
+    /// Whether the key is known in full.
+    is_complete: u32,
+    reserved: u32,
 }
 
 const NO_VALUE: u32 = u32::MAX;
@@ -45,11 +49,12 @@ impl Row {
     }
 }
 
-/// The memory of an entry, besides its key and value: its row, its place in the order of reading, and padding.
-pub(super) const ENTRY_BYTES: u64 = (size_of::<Row>() + size_of::<u32>() + size_of::<u64>()) as u64;
+/// The memory of an entry, besides its key and value: its row, its place in the order of reading, padding, and the key as it was known.
+pub(super) const ENTRY_BYTES: u64 = (size_of::<Row>() + size_of::<u32>() + 5 * size_of::<u64>()) as u64;
 
 /// The entries of a step.
 pub(super) struct Step {
+    log: Arc<Log>,
     rows: MappedRows<Row>,
     bytes: Arena,
     entries_max: usize,
@@ -63,21 +68,34 @@ pub(super) struct Step {
 
 impl Step {
     /// A step of at most `entries_max` entries, which takes `bytes` bytes of memory if there are as many.
-    pub(super) fn new(mut space: ScanSpace, entries_max: usize, bytes: u64, moves: bool) -> Self {
+    pub(super) fn new(log: &Arc<Log>, mut space: ScanSpace, entries_max: usize, bytes: u64, moves: bool) -> Self {
         let used_max = space.take_up_to(bytes);
-        let entries_max = entries_max.min((used_max / ENTRY_BYTES) as usize).max(ENTRIES_MIN);
+        let entries_max = entries_max.min(((used_max / ENTRY_BYTES) as usize).max(ENTRIES_MIN));
         // The last leaf may have more.
         let rows = MappedRows::with_capacity(entries_max + LEAF_ENTRIES_MAX);
-        Step { rows, bytes: Arena::default(), entries_max, moves, used: 0, used_max, _space: space }
+        Step {
+            log: Arc::clone(log),
+            rows,
+            bytes: Arena::default(),
+            entries_max,
+            moves,
+            used: 0,
+            used_max,
+            _space: space,
+        }
     }
 
     /// Takes more entries. Returns whether it can take yet more: the memory, or the space on the device, has a place for them.
-    pub(super) fn take(&mut self, entries: &[(Pointer, u32)]) -> bool {
-        for (record, hash) in entries {
-            self.used +=
-                ENTRY_BYTES + if belongs_in_leaf(*record, self.moves) { u64::from(record.record_bytes()) } else { 0 };
-            let (pointer, hash) = (record.to_bits(), *hash);
-            self.rows.push(&Row { pointer, hash, at: 0, key_bytes: 0, value_bytes: NO_VALUE });
+    pub(super) fn take(&mut self, entries: Vec<Entry>) -> bool {
+        for Entry { key: KnownKey { bytes, complete, hash, pointer }, value } in entries {
+            let is_read = value.is_none() && belongs_in_leaf(pointer, self.moves);
+            let record = if is_read { u64::from(pointer.record_bytes()) } else { 0 };
+            let value_length = value.as_ref().map_or(0, Vec::len);
+            self.used += ENTRY_BYTES + record + bytes.len() as u64 + value_length as u64;
+            let (pointer, is_complete) = (pointer.to_bits(), u32::from(complete));
+            let mut row = Row { pointer, hash, at: 0, key_bytes: 0, value_bytes: NO_VALUE, is_complete, reserved: 0 };
+            keep(&mut self.bytes, &mut row, &bytes, value.as_deref());
+            self.rows.push(&row);
         }
         let count = self.rows.rows().len();
         let has_memory = count < ENTRIES_MIN || self.used < self.used_max;
@@ -95,44 +113,39 @@ impl Step {
         })
     }
 
-    /// Reads all keys, and the values that leaves are to hold.
-    pub(super) fn read(&mut self, log: &Log) -> Result<()> {
-        let Step { rows, bytes, moves, .. } = self;
-        let moves = *moves;
+    /// Reads the records that leaves are to hold. One that cannot be read stays where it is.
+    pub(super) fn read(&mut self) {
+        let Step { log, rows, bytes, moves, .. } = self;
         let mut order = MappedRows::<u32>::with_capacity(rows.rows().len());
-        let is_in_log = |row: &Row| row.record().kind() != PointerKind::Extents;
-        let in_log = rows.rows().iter().enumerate().filter(|(_, row)| is_in_log(row));
-        in_log.for_each(|(entry, _)| order.push(&(entry as u32)));
+        let is_read = |row: &Row| row.value_bytes == NO_VALUE && belongs_in_leaf(row.record(), *moves);
+        let read = rows.rows().iter().enumerate().filter(|(_, row)| is_read(row));
+        read.for_each(|(entry, _)| order.push(&(entry as u32)));
         order.rows_mut().sort_unstable_by_key(|entry| rows.rows()[*entry as usize].record().offset());
-        // Only where the records are changes meanwhile.
-        let found = RefCell::new(rows);
-        let record_of = |entry: &u32| found.borrow().rows()[*entry as usize].record();
-        let take = |entry: &u32, record: &Record<'_>| {
-            (record.key.to_vec(), belongs_in_leaf(record_of(entry), moves).then(|| record.value.to_vec()))
-        };
+        // A row changes only after its record was looked for.
+        let rows = RefCell::new(rows);
+        let record_of = |entry: &u32| rows.borrow().rows()[*entry as usize].record();
+        let take = |_: &u32, record: &Record<'_>| (record.key.to_vec(), record.value.to_vec());
         log.read_by_place(order.rows(), record_of, take, |entry, (key, value), _| {
-            keep(bytes, &mut found.borrow_mut().rows_mut()[*entry as usize], &key, value.as_deref());
+            let mut rows = rows.borrow_mut();
+            let row = &mut rows.rows_mut()[*entry as usize];
+            keep(bytes, row, &key, Some(&value));
+            row.is_complete = 1;
         });
-        // Large values, and records that could not be read: that is an error now.
-        for row in found.into_inner().rows_mut().iter_mut().filter(|row| row.key_bytes == 0) {
-            let key = log.read(row.record(), |record| record.key.to_vec())?;
-            keep(bytes, row, &key, None);
-        }
-        Ok(())
     }
 
-    fn key(&self, entry: usize) -> &[u8] {
+    fn known(&self, entry: usize) -> KnownKey {
         let row = &self.rows.rows()[entry];
-        &self.bytes.at(row.at)[..row.key_bytes as usize]
+        let bytes = self.bytes.at(row.at)[..row.key_bytes as usize].to_vec();
+        KnownKey { bytes, complete: row.is_complete == 1, hash: row.hash, pointer: row.record() }
     }
 
     fn entry(&self, entry: usize) -> Entry {
-        let (key, row) = (self.key(entry), &self.rows.rows()[entry]);
-        let known = KnownKey { bytes: key.to_vec(), complete: true, hash: row.hash, pointer: row.record() };
+        let row = &self.rows.rows()[entry];
+        let known = self.known(entry);
         if row.value_bytes == NO_VALUE {
             return Entry::to_record(known);
         }
-        let value = &self.bytes.at(row.at)[key.len()..][..row.value_bytes as usize];
+        let value = &self.bytes.at(row.at)[row.key_bytes as usize..][..row.value_bytes as usize];
         Entry::inline(known, value.to_vec())
     }
 }
@@ -153,7 +166,11 @@ impl MergeInput for Step {
         let (mut low, mut high) = (0, self.rows.rows().len());
         while low < high {
             let middle = low.midpoint(high);
-            if self.key(middle) < from { low = middle + 1 } else { high = middle }
+            let mut known = self.known(middle);
+            if known.compare_to(from).is_none() {
+                self.log.complete(&mut known)?;
+            }
+            if known.compare_to(from) == Some(Ordering::Less) { low = middle + 1 } else { high = middle }
         }
         Ok(Box::new(Rest { step: self, at: low, next: None }))
     }

@@ -45,6 +45,8 @@ pub(crate) struct Compaction<'keyspace> {
     level: usize,
     /// The next level, or one with records in its leaves.
     below: usize,
+    /// An earlier step has taken a part of the level.
+    is_later_step: bool,
     version: Arc<Version>,
     /// While this exists, no chunk is given up that becomes empty meanwhile.
     _under_way: UnderWay,
@@ -81,6 +83,11 @@ impl<'keyspace> Compaction<'keyspace> {
     /// The level that is compacted.
     pub(crate) fn level(&self) -> usize {
         self.level
+    }
+
+    /// Whether an earlier step has taken a part of the level.
+    pub(crate) fn is_later_step(&self) -> bool {
+        self.is_later_step
     }
 
     /// Whether it flushes a memtable.
@@ -121,7 +128,8 @@ impl<'keyspace> Compaction<'keyspace> {
         let from = (self.keyspace.number, self.level as u8);
         let rest = take_front(log, from, self.tree(), |entries| step.take(entries))?;
         let moved = step.records();
-        let merged = step.read(log).and_then(|()| self.merge_newer(&step, threads));
+        step.read();
+        let merged = self.merge_newer(&step, threads);
         // Nothing else refers to the new nodes yet.
         let mut merged = merged.inspect_err(|_| segment.abandon(rest.taken.freed()))?;
         drop(step);
@@ -356,8 +364,9 @@ impl Keyspace {
                 reclamation_epoch: Arc::clone(&version.reclamation_epoch),
             }));
         }
+        let is_later_step = below >= INLINE && compacting.is_some();
         let under_way = self.log.segment.merges.begin();
-        Some(Compaction { keyspace: self, level, below, version: self.version(), _under_way: under_way })
+        Some(Compaction { keyspace: self, level, below, is_later_step, version: self.version(), _under_way: under_way })
     }
 
     /// All blocks of some large values that nothing refers to any longer.

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     fn budget(bytes: u64) -> Arc<MemtableBudget> {
-        Arc::new(MemtableBudget::new(bytes, 1 << 20))
+        Arc::new(MemtableBudget::new(bytes, 0, 1 << 20))
     }
 
     fn place(number: u8) -> Vec<u8> {

@@ -489,7 +489,7 @@ mod tests {
     }
 
     fn memtable() -> Memtable {
-        let budget = Arc::new(MemtableBudget::new(1 << 30, 1 << 20));
+        let budget = Arc::new(MemtableBudget::new(1 << 30, 0, 1 << 20));
         Memtable::new(1, 0, &budget)
     }
 

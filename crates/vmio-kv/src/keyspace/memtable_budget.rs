@@ -24,8 +24,9 @@ const GAPS_SHARE: u64 = 16;
 
 /// How much all scans may read ahead together, in steps of a 64th of the memory: a sixteenth.
 const SCANS_STEPS: u64 = 4;
-/// The same with a step of a merge into the bottom level.
+/// The same with a step of a merge into leaves, which has this many bytes at most: a flush may wait for it.
 const COMPACTION_STEPS: u64 = 12;
+const COMPACTION_BYTES_MAX: u64 = 1 << 30;
 /// How long a compaction waits for the cache at most.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
 /// How much a scan takes at a time.
@@ -53,6 +54,8 @@ pub(crate) struct MemtableBudget {
     has_given_up: Condvar,
     /// The budget; half of it is for mutable memtables.
     most_bytes: u64,
+    /// How much the cache can give up besides, and besides other memory.
+    spare_bytes: u64,
     /// The delay that writers still owe.
     owed_ns: AtomicU64,
     step_bytes: u64,
@@ -143,8 +146,9 @@ pub(crate) enum Hope {
 }
 
 impl MemtableBudget {
-    /// An empty budget of `most_bytes`. [`Self::wait`] returns for each multiple of `step_bytes` that is crossed.
-    pub(crate) fn new(most_bytes: u64, step_bytes: u64) -> Self {
+    /// An empty budget of `most_bytes`, beside which the cache can give up `spare_bytes`. [`Self::wait`] returns for each multiple of
+    /// `step_bytes` that is crossed.
+    pub(crate) fn new(most_bytes: u64, spare_bytes: u64, step_bytes: u64) -> Self {
         MemtableBudget {
             bytes: AtomicU64::new(0),
             closed_bytes: AtomicU64::new(0),
@@ -157,6 +161,7 @@ impl MemtableBudget {
             given_up_bytes: AtomicU64::new(0),
             has_given_up: Condvar::new(),
             most_bytes,
+            spare_bytes,
             owed_ns: AtomicU64::new(0),
             step_bytes: step_bytes.max(1),
             is_over: Mutex::new(false),
@@ -201,7 +206,8 @@ impl MemtableBudget {
 
     /// The most bytes of a compaction that reads records.
     pub(crate) fn compaction_bytes_max(&self) -> u64 {
-        COMPACTION_STEPS * self.step_bytes
+        let spare = self.spare_bytes.saturating_sub(self.other_bytes.load(Ordering::Relaxed));
+        (COMPACTION_STEPS * self.step_bytes).min(COMPACTION_BYTES_MAX).min(spare)
     }
 
     /// Takes bytes for a scan, unless all scans would take more than `most`.
@@ -214,6 +220,8 @@ impl MemtableBudget {
     /// Gives a scan's bytes back.
     fn give_back_of_scan(&self, bytes: u64) {
         let before = self.scans_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        // The cache may grow by these before anybody takes them again.
+        self.given_up_bytes.fetch_min(before - bytes, Ordering::Relaxed);
         self.tell(before, before - bytes);
     }
 
@@ -392,6 +400,8 @@ impl MemtableBudget {
             if Some(bytes) != known {
                 return Some(bytes);
             }
+            self.given_up_bytes.store(scans, Ordering::Relaxed);
+            self.has_given_up.notify_all();
             self.changed.wait(&mut is_over);
         }
     }
@@ -399,6 +409,8 @@ impl MemtableBudget {
     /// Waits until the cache has given up what scans and compactions have taken, or for a second.
     fn wait_for_cache(&self) {
         let until = Instant::now() + GIVE_UP_WAIT;
+        // Less than a step tells nobody.
+        self.notify();
         let mut is_over = self.is_over.lock();
         let taken = self.scans_bytes.load(Ordering::Relaxed);
         while !*is_over && self.given_up_bytes.load(Ordering::Relaxed) < taken {
@@ -422,7 +434,7 @@ mod tests {
 
     #[test]
     fn waits_end_at_steps_only() {
-        let budget = MemtableBudget::new(1000, 100);
+        let budget = MemtableBudget::new(1000, 0, 100);
         assert_eq!(budget.wait(None), Some(100));
         budget.add(250);
         assert_eq!(budget.wait(Some(100)), Some(300));
@@ -440,7 +452,7 @@ mod tests {
 
     #[test]
     fn scans_share_a_sixteenth_which_the_cache_loses() {
-        let budget = Arc::new(MemtableBudget::new(1 << 20, 128 << 10));
+        let budget = Arc::new(MemtableBudget::new(1 << 20, 0, 128 << 10));
         assert_eq!(budget.wait(None), Some(128 << 10));
         let [mut first, mut second] = [ScanSpace::new(&budget), ScanSpace::new(&budget)];
         assert!(first.reaches(300 << 10) && first.reaches(200 << 10));
@@ -457,7 +469,7 @@ mod tests {
     #[test]
     fn writers_are_slowed_gradually() {
         let slept = |bytes: u64| {
-            let budget = MemtableBudget::new(1000, 100);
+            let budget = MemtableBudget::new(1000, 0, 100);
             budget.add(bytes);
             (0..1000).filter_map(|_| budget.delay(1)).sum::<Duration>()
         };
@@ -466,14 +478,14 @@ mod tests {
         assert!(delays.is_sorted() && delays[0] > Duration::ZERO, "{delays:?}");
         assert_eq!(delays[4], 1000 * DELAY_MAX);
         assert_eq!(slept(5000), delays[4], "no more than that");
-        let budget = MemtableBudget::new(1000, 100);
+        let budget = MemtableBudget::new(1000, 0, 100);
         budget.add(1000);
         assert_eq!(budget.delay(1_000_000), Some(SLEEP_MAX), "a batch does not sleep for all its records");
     }
 
     #[test]
     fn memtables_that_are_being_flushed_do_not_count_as_mutable() {
-        let budget = MemtableBudget::new(1000, 100);
+        let budget = MemtableBudget::new(1000, 0, 100);
         budget.add(500);
         assert!(budget.is_crowded());
         budget.make_immutable(300);
@@ -491,7 +503,7 @@ mod tests {
 
     #[test]
     fn writers_without_space_wait_and_have_memtables_flushed() {
-        let budget = MemtableBudget::new(1000, 100);
+        let budget = MemtableBudget::new(1000, 0, 100);
         let first = budget.try_admit(600).expect("there is space");
         budget.add(550);
         drop(first);
@@ -510,7 +522,7 @@ mod tests {
 
     #[test]
     fn writers_that_never_fit_are_admitted_alone() {
-        let budget = MemtableBudget::new(1000, 100);
+        let budget = MemtableBudget::new(1000, 0, 100);
         let other = budget.try_admit(100).expect("there is space");
         let mut other = Some(other);
         let admitted = budget.admit(5000, || {
@@ -520,7 +532,7 @@ mod tests {
         });
         assert_eq!(admitted.expect("nothing is there").bytes, 5000);
         assert!(other.is_none());
-        let budget = MemtableBudget::new(1000, 100);
+        let budget = MemtableBudget::new(1000, 0, 100);
         budget.add(990);
         let full = || {
             Err(crate::error::Error::Full { volume: String::new(), wanted: 1, place: crate::error::FullPlace::Volume })
@@ -531,7 +543,7 @@ mod tests {
 
     #[test]
     fn no_two_writers_are_admitted_to_the_same_space() {
-        let budget = MemtableBudget::new(1000, 100);
+        let budget = MemtableBudget::new(1000, 0, 100);
         let most = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {

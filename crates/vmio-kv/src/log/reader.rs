@@ -93,6 +93,9 @@ impl Log {
         pointer: Pointer,
         read: impl FnOnce(&Record<'_>) -> Answer,
     ) -> Result<Answer> {
+        if sealed.uuid != self.segment.uuid {
+            return Err(self.damaged_record(pointer)(Damage::Foreign));
+        }
         let found = Leaf::from_block(sealed).and_then(|leaf| Ok((leaf, leaf.inline_at(pointer.place_in_block())?)));
         let (leaf, inline) = found.map_err(self.damaged_record(pointer))?;
         let key = leaf.inline_key(&inline);

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::ops::{Bound, Deref, Range, RangeInclusive};
 
 use crate::error::Result;
+use crate::format::block::Kind;
 use crate::format::branch::Branch;
 use crate::format::catalogue::Root;
 use crate::format::child::Child;
@@ -226,13 +227,14 @@ impl<L: Deref<Target = Log> + Clone> Cursor<L> {
             let tree = self.tree();
             let (entries, last): (Vec<Entry>, Option<KnownKey>) = tree.leaf(next.node, |leaf| {
                 let is_there = |index: &usize| *index < leaf.len() && !tree.is_superseded(leaf, *index);
-                // Whoever reads the record of a damaged one gets the error.
                 let entry = |index| match self.with_values {
-                    true => leaf.entry(index).unwrap_or_else(|_| Entry::to_record(leaf.key(index))),
-                    false => Entry::to_record(leaf.key(index)),
+                    true => leaf.entry(index),
+                    false => Ok(Entry::to_record(leaf.key(index))),
                 };
                 let mut entries = Vec::with_capacity(BATCH);
-                entries.extend(indexes.clone().filter(is_there).map(entry));
+                for index in indexes.clone().filter(is_there) {
+                    entries.push(entry(index).map_err(tree.damaged(Kind::Leaf, next.node))?);
+                }
                 let all_skipped = entries.is_empty() && last < leaf.len();
                 Ok((entries, all_skipped.then(|| leaf.key(last))))
             })?;

@@ -2,8 +2,8 @@
 
 use crate::error::Result;
 use crate::format::catalogue::Root;
+use crate::format::leaf::Entry;
 use crate::format::pivot::OwnedPivot;
-use crate::format::pointer::Pointer;
 use crate::log::Log;
 use crate::tree::Tree;
 use crate::tree::division::{Placed, children};
@@ -20,13 +20,13 @@ struct Walk<'walk, Take> {
     is_taking: bool,
 }
 
-/// Takes leaves out of a tree of a keyspace's level, from the first one on. It hands each entry's record and hash to `take`, by leaves,
-/// until that returns `false`. Returns the tree without these leaves.
+/// Takes leaves out of a tree of a keyspace's level, from the first one on. It hands their entries to `take`, leaf by leaf, until that
+/// returns `false`. Returns the tree without these leaves.
 pub(crate) fn take_front(
     log: &Log,
     (keyspace, level): (u32, u8),
     root: Root,
-    take: impl FnMut(&[(Pointer, u32)]) -> bool,
+    take: impl FnMut(Vec<Entry>) -> bool,
 ) -> Result<Merged> {
     let tree = Tree::new(log, keyspace, root, OF_MERGES);
     let space = NodeSpace::new(&log.segment, keyspace, level);
@@ -37,7 +37,7 @@ pub(crate) fn take_front(
     done.into_tree(writer, Some((tree, root)))
 }
 
-impl<Take: FnMut(&[(Pointer, u32)]) -> bool> Walk<'_, Take> {
+impl<Take: FnMut(Vec<Entry>) -> bool> Walk<'_, Take> {
     fn node(&mut self, node: Placed, height: u16) -> Result<()> {
         if height > 1 {
             self.done.retired.push(node.child.offset());
@@ -54,14 +54,9 @@ impl<Take: FnMut(&[(Pointer, u32)]) -> bool> Walk<'_, Take> {
             return self.done.upper.push(&mut self.writer, node);
         }
         self.done.retired.push(node.child.offset());
-        let tree = self.tree;
-        let (records, entries) = tree.leaf(node.child, |leaf| {
-            let there = (0..leaf.len()).filter(|index| !tree.is_superseded(leaf, *index));
-            let records: Vec<_> = there.map(|index| (leaf.pointer(index).record(), leaf.hash(index))).collect();
-            Ok((records, leaf.len()))
-        })?;
-        self.done.taken_out += entries as u64;
-        self.is_taking = (self.take)(&records);
+        let (entries, superseded) = self.tree.entries(node.child)?;
+        self.done.taken_out += entries.len() as u64 + superseded;
+        self.is_taking = (self.take)(entries);
         Ok(())
     }
 }
