@@ -107,7 +107,7 @@ impl Options {
             overwrite: false,
             read_only: false,
             reorganize_scanned: true,
-            values_in_leaves: true,
+            values_in_leaves: false,
             bottom_entries_min: BOTTOM_ENTRIES_MIN,
             fenced: false,
             engine: Engine::Auto,
@@ -384,9 +384,11 @@ impl Options {
     /// A compaction thread moves them while there are few writes, or once there are as many new records as leaves hold. A record has up to
     /// 600 bytes of key and value, and is written once more. Without this option no more records move, and those in leaves stay.
     ///
+    /// A store that has become full with this option may refuse deletions, and needs a longer volume then ([`crate::Db::grow`]).
+    ///
     /// # Default
     ///
-    /// True.
+    /// False.
     pub fn values_in_leaves(mut self, values_in_leaves: bool) -> Self {
         self.values_in_leaves = values_in_leaves;
         self

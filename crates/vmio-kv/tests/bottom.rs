@@ -173,30 +173,11 @@ fn a_snapshot_keeps_the_leaves_that_it_shows() {
     assert_sound(backing, &small(), "at the end");
 }
 
-/// A full volume takes deletions, and is usable again, whether its records went into leaves as levels filled up, in a calm before, or in a
-/// calm since.
+/// A full volume takes deletions, and is usable again, with most of its records in leaves.
 #[test]
 fn a_full_volume_of_records_in_leaves_becomes_usable_again() {
-    let are_in_leaves = |db: &Db, count: u64| {
-        if count > 100_000 {
-            assert!(in_bottom(db) > count / 4, "{} of {count} are in leaves", in_bottom(db));
-        }
-    };
-    fill_and_empty(64, &small(), are_in_leaves);
-}
-
-#[test]
-fn a_full_volume_becomes_usable_again_after_calms() {
-    let options = options().memory_bytes(32 << 20).durability(Durability::None);
-    fill_and_empty(200, &options, |db, count| {
-        assert!(count > 200_000 || comes_true(|| in_bottom(db) > count / 2));
-        std::thread::sleep(std::time::Duration::from_secs(1));
-    });
-}
-
-fn fill_and_empty(mib: u64, options: &Options, calm: impl Fn(&Db, u64)) {
-    let backing = Arc::new(MemoryBacking::new(mib << 20).unwrap());
-    let db = Db::create_on(Arc::clone(&backing), options.clone()).unwrap();
+    let backing = Arc::new(MemoryBacking::new(64 << 20).unwrap());
+    let db = Db::create_on(Arc::clone(&backing), small()).unwrap();
     let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     let mut count = 0;
     let full = loop {
@@ -204,20 +185,11 @@ fn fill_and_empty(mib: u64, options: &Options, calm: impl Fn(&Db, u64)) {
             Ok(()) => count += 1,
             Err(error) => break error,
         }
-        if count == 200_000 {
-            calm(&db, count);
-        }
     };
     assert!(matches!(full, vmio_kv::Error::Full { .. }), "{full}");
-    calm(&db, count);
+    assert!(in_bottom(&db) > count / 4, "{} of {count} are in leaves", in_bottom(&db));
     (0..count).for_each(|number| assert!(db.contains(&key(number)).unwrap(), "{number} of {count}"));
-    eprintln!("full at {count}: {:?}", db.stats());
-    for number in (0..count).filter(|number| number % 8 != 0) {
-        if let Err(error) = db.delete(&key(number)) {
-            panic!("{number} of {count}: {error}: {:?}", db.stats());
-        }
-    }
-    eprintln!("deleted: {:?}", db.stats());
+    (0..count).filter(|number| number % 8 != 0).for_each(|number| db.delete(&key(number)).unwrap());
     db.collect_garbage().unwrap();
     for number in 0..count / 2 {
         db.put(&key(count + number), &[8; 200]).unwrap();
@@ -227,5 +199,5 @@ fn fill_and_empty(mib: u64, options: &Options, calm: impl Fn(&Db, u64)) {
         assert_eq!(db.get(&key(number)).unwrap(), expected, "{number} of {count}");
     }
     db.close().unwrap();
-    assert_sound(backing, options, "at the end");
+    assert_sound(backing, &small(), "at the end");
 }

@@ -24,7 +24,7 @@ use vmio_kv::{Finding, Options, Report, check_on};
 
 /// The default options, with the engine that this run of the suite is about. Small records move into leaves, however few they are.
 pub fn options() -> Options {
-    Options::new().engine(engine()).values_in_leaves_from(64)
+    Options::new().engine(engine()).values_in_leaves(true).values_in_leaves_from(64)
 }
 
 /// Checks that nothing is wrong with the volume on a backing, and that no block is lost. Of the log a crash may leave a reserved chunk.

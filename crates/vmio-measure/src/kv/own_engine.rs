@@ -60,6 +60,7 @@ impl VmioEngine {
             .memory_bytes(memory_bytes)
             .memtable_bytes(memtable_bytes)
             .filter_bytes(setup.filter_bytes)
+            .values_in_leaves(true)
             .max_volume_bytes(volume_bytes)
             .durability(durability);
         if let Some(trace) = page_trace.clone() {
