@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod absent;
+mod backup;
 mod bottom;
 mod compactions;
 mod crash;
