@@ -1,6 +1,7 @@
 //! A store: a volume's segments, each with its log and its keyspaces, and the threads that compact.
 
 mod backup;
+mod checkpoint;
 mod collector;
 mod compaction_queue;
 mod compactor;

@@ -566,6 +566,16 @@ impl Options {
         (self, bytes)
     }
 
+    /// Of the store that a checkpoint copies a store of these options to. It has enough memory for as many keyspaces and segments.
+    pub(crate) fn of_checkpoint(self, keyspaces: usize, segments: u32) -> Self {
+        const MEMORY_BYTES: u64 = 64 << 20;
+        let for_keyspaces = 16 * keyspaces as u64 * BEGUN_BYTES;
+        let for_segments = (u64::from(segments) * TAIL_BYTES + CACHE_BYTES_MIN).div_ceil(3) * 4;
+        let memory_bytes = MEMORY_BYTES.max(for_keyspaces).max(for_segments).min(self.memory_bytes);
+        let Options { engine, polls_submissions, growth_factor, compaction_threads, .. } = self;
+        Options { memory_bytes, engine, polls_submissions, growth_factor, compaction_threads, ..Options::new() }
+    }
+
     /// The volume's greatest length; 0 if it does not grow.
     pub(crate) fn volume_bytes_max(&self) -> u64 {
         self.max_volume_bytes.unwrap_or(0)

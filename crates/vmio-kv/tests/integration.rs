@@ -4,6 +4,7 @@
 mod absent;
 mod backup;
 mod bottom;
+mod checkpoint;
 mod compactions;
 mod crash;
 mod creation;
