@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fs::{File, read, read_dir};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -121,6 +122,21 @@ fn a_store_in_use_is_not_backed_up_and_a_former_backup_stays() -> TestResult {
     let mut backup = kv("backup", &[&store, Path::new("-")]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     drop(backup.stdout.take());
     assert!(!backup.wait()?.success());
+    Ok(())
+}
+
+#[test]
+fn a_killed_restore_leaves_nothing() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let (store, file) = (created(dir.path())?, dir.path().join("backup"));
+    succeeded(&mut kv("backup", &[&store, &file]))?;
+    let backup = read(&file)?;
+    let mut restore = kv("restore", &[Path::new("-"), &dir.path().join("new.kv")]).stdin(Stdio::piped()).spawn()?;
+    // A pipe holds 64 KiB: the restore has read all before, and waits.
+    restore.stdin.as_mut().ok_or("no input")?.write_all(&backup[..backup.len() - 100])?;
+    restore.kill()?;
+    restore.wait()?;
+    assert_eq!(names(dir.path())?, ["backup", "store.kv"]);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ pub(super) struct Parts<'reader, R> {
     reader: &'reader mut BackupReader<R>,
     /// Bytes of the value in blocks that were not read yet.
     left: u64,
-    /// How much was taken of the block that was read last.
+    /// Bytes that went out of the last block.
     taken: usize,
     /// Why a read failed. The reads' own errors do not get past [`Read`].
     error: Option<Error>,

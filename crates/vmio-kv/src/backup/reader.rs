@@ -15,7 +15,7 @@ use crate::format::catalogue::NAME_BYTES_MAX;
 use crate::format::extents::LARGE_BYTES_MAX;
 use crate::format::record::KEY_BYTES_MAX;
 
-/// Reads the contents of a store from a stream, block by block. It has one block in memory, which is verified before it is looked at.
+/// Reads the contents of a store from a stream, block by block. It has one block in memory.
 pub(crate) struct BackupReader<R> {
     input: R,
     id: BackupId,
