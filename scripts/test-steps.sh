@@ -200,7 +200,7 @@ step_fuzz() {
     done
 }
 
-fuzz_targets=(journal kv_format kv_log kv_volume operation_log options pmfs stat_page trace)
+fuzz_targets=(journal kv_backup kv_format kv_log kv_volume operation_log options pmfs stat_page trace)
 
 step_peers() {
     has_rocksdb || skip "librocksdb-dev is not installed"

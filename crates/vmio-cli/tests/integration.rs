@@ -10,6 +10,7 @@ mod files;
 mod install;
 mod journal;
 mod kv;
+mod kv_backup;
 mod kv_read;
 mod kv_text;
 mod man;

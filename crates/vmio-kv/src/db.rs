@@ -1,5 +1,7 @@
 //! A store: a volume's segments, each with its log and its keyspaces, and the threads that compact.
 
+mod backup;
+mod checkpoint;
 mod collector;
 mod compaction_queue;
 mod compactor;
@@ -13,6 +15,7 @@ mod keyspace_snapshot;
 mod large_values;
 mod lengths;
 mod memory_balance;
+mod new_store;
 mod open_handle;
 mod open_handles;
 mod open_keyspace;
@@ -25,6 +28,7 @@ mod recovered_records;
 mod recovery;
 mod removal;
 mod reorganization;
+mod restore;
 mod scan;
 mod scanned_records;
 mod segment_handle;
@@ -56,6 +60,7 @@ pub use keyspace_handle::{DEFAULT_KEYSPACE, KeyspaceHandle};
 pub use keyspace_snapshot::KeyspaceSnapshot;
 pub use lengths::{KEY_BYTES_MAX, VALUE_LENGTH_MAX};
 pub use recovery::Recovery;
+pub use restore::restore;
 pub use scan::{Keys, Readers, Scan};
 pub use segment_handle::SegmentHandle;
 pub use snapshot::Snapshot;

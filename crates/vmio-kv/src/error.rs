@@ -96,6 +96,40 @@ pub enum Error {
         /// The file.
         volume: String,
     },
+    /// There is a file of that name. A restore and a checkpoint make a new one.
+    #[error("{path} exists: name a file that does not exist, or remove this one first")]
+    FileExists {
+        /// The path.
+        path: String,
+    },
+    /// A backup is damaged or cut off, or is no backup. Nothing was restored.
+    #[error("the backup: {structure} at byte {offset} is damaged: {damage}")]
+    DamagedBackup {
+        /// The damaged part.
+        structure: &'static str,
+        /// The byte of the stream where it begins, or where the stream ends too early.
+        offset: u64,
+        /// The kind of damage.
+        damage: Damage,
+    },
+    /// A backup could not be read. Nothing was restored.
+    #[error("cannot read the backup at byte {offset}")]
+    ReadBackup {
+        /// The byte of the stream where a read failed.
+        offset: u64,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A backup could not be written. The part that was written cannot be restored.
+    #[error("cannot write the backup at byte {offset}")]
+    WriteBackup {
+        /// The byte of the stream where the failed write begins.
+        offset: u64,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// A newer version has written the volume.
     #[error("{volume} has format version {found}, and this program knows versions up to {known}: use a newer program")]
     NewerVersion {
@@ -311,6 +345,14 @@ impl From<vmio::Error> for Error {
 }
 
 impl Error {
+    /// Why a reader of a value of `wanted` bytes failed: the store's error, if it has one in it.
+    pub(crate) fn of_reader(error: std::io::Error, wanted: u64, read: u64) -> Error {
+        match error.downcast::<Error>() {
+            Ok(error) => error,
+            Err(source) => Error::Source { wanted, read, source },
+        }
+    }
+
     /// The error and its causes as one text; of [`Error::Stopped`], the first failure alone.
     pub(crate) fn with_causes(&self) -> String {
         if let Error::Stopped { why, .. } = self {
@@ -362,6 +404,12 @@ pub enum Damage {
     /// It ends too early.
     #[error("it ends before it should")]
     Length,
+    /// Its keyspaces or keys are not in order.
+    #[error("it is out of order")]
+    Order,
+    /// More follows where nothing may.
+    #[error("more bytes follow it")]
+    Behind,
     /// It claims more parts than it has space for.
     #[error("it claims {found} parts, and has space for {most}")]
     Count {

@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+mod backup;
 mod batching_lock;
 mod check;
 mod db;
@@ -40,11 +41,12 @@ mod sparse_words;
 mod tree;
 mod volume;
 
+pub use backup::BackupCounts;
 pub use check::{Event, Field, Finding, Found, Report, Structure, check, check_on, dump};
 pub use db::{
     DEFAULT_KEYSPACE, Db, KEY_BYTES_MAX, Keys, KeyspaceHandle, KeyspaceSnapshot, Readers, Recovery, Savepoint, Scan,
     SegmentHandle, SegmentStats, Snapshot, Stats, Transaction, TransactionScan, VALUE_LENGTH_MAX, ValueReader,
-    WriteBatch,
+    WriteBatch, restore,
 };
 pub use durability::Durability;
 pub use error::{Damage, Error, FullPlace, Result};

@@ -8,7 +8,7 @@ use vmio::{Cache, Engine};
 use crate::device::PageObserver;
 use crate::durability::Durability;
 use crate::error::{Error, Result};
-use crate::format::geometry::ALLOCATION_UNIT_BYTES;
+use crate::format::geometry::{ALLOCATION_UNIT_BYTES, VOLUME_UNITS_MIN};
 use crate::keyspace::Limits;
 use crate::keyspace::arena::ARENA_BYTES_MAX;
 use crate::keyspace::memtable::BEGUN_BYTES;
@@ -66,6 +66,8 @@ const RECOVERY_LOG_MIN: u64 = 16 << 20;
 const BOTTOM_ENTRIES_MIN: u64 = 16 << 10;
 /// The length of a new volume, unless options say otherwise.
 const VOLUME_BYTES: u64 = 1 << 30;
+/// The shortest volume.
+const VOLUME_BYTES_MIN: u64 = VOLUME_UNITS_MIN * ALLOCATION_UNIT_BYTES;
 /// The longest volume: its table of segments has no more rows.
 const VOLUME_BYTES_MAX: u64 = UNITS_MAX * ALLOCATION_UNIT_BYTES;
 const _: () = assert!(VOLUME_BYTES_MAX == 8_490_068_213_760);
@@ -554,6 +556,31 @@ impl Options {
     pub(crate) fn new_volume_bytes(&self) -> u64 {
         let most = self.max_volume_bytes.unwrap_or(VOLUME_BYTES);
         self.volume_bytes.map_or(most, |bytes| bytes.min(self.max_volume_bytes.unwrap_or(bytes)))
+    }
+
+    /// Of a copy of a store of that length, with the length that it shall have. Unless options say otherwise the copy becomes as long, and may
+    /// become twice as long. It begins with the part of one segment: others need units that the first one does not have.
+    pub(crate) fn of_copy(mut self, volume_bytes: u64, segments: u32) -> (Self, u64) {
+        if self.volume_bytes.is_none() && self.max_volume_bytes.is_none() {
+            self.volume_bytes = Some(volume_bytes);
+            self.max_volume_bytes = Some(volume_bytes.saturating_mul(2).min(VOLUME_BYTES_MAX).max(volume_bytes));
+        }
+        let bytes = self.new_volume_bytes();
+        if segments > 1 {
+            self.max_volume_bytes.get_or_insert(bytes);
+            self.volume_bytes = Some((bytes / u64::from(segments)).max(VOLUME_BYTES_MIN).min(bytes));
+        }
+        (self, bytes)
+    }
+
+    /// Of the store that a checkpoint copies a store of these options to. It has enough memory for as many keyspaces and segments.
+    pub(crate) fn of_checkpoint(self, keyspaces: usize, segments: u32) -> Self {
+        const MEMORY_BYTES: u64 = 64 << 20;
+        let for_keyspaces = 16 * keyspaces as u64 * BEGUN_BYTES;
+        let for_segments = (u64::from(segments) * TAIL_BYTES + CACHE_BYTES_MIN).div_ceil(3) * 4;
+        let memory_bytes = MEMORY_BYTES.max(for_keyspaces).max(for_segments).min(self.memory_bytes);
+        let Options { engine, polls_submissions, growth_factor, compaction_threads, .. } = self;
+        Options { memory_bytes, engine, polls_submissions, growth_factor, compaction_threads, ..Options::new() }
     }
 
     /// The volume's greatest length; 0 if it does not grow.

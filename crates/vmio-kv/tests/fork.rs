@@ -156,6 +156,8 @@ fn db_is_refused(refused: &mut Refused, db: &Db, batch: &WriteBatch) {
     refused.call("forget_former_owners", db.forget_former_owners());
     refused.call("stats", db.stats());
     refused.call("grow", db.grow(512 << 20));
+    refused.call("backup", db.backup(io::sink(), |_| {}));
+    refused.call("checkpoint", db.checkpoint("/proc/no such file"));
 }
 
 fn transaction_is_refused(refused: &mut Refused, mut transaction: Transaction, keyspace: &KeyspaceHandle) {
@@ -216,6 +218,8 @@ fn snapshot_is_refused(refused: &mut Refused, snapshot: &KeyspaceSnapshot) {
 fn public_methods() -> BTreeSet<&'static str> {
     let sources = [
         include_str!("../src/db.rs"),
+        include_str!("../src/db/backup.rs"),
+        include_str!("../src/db/checkpoint.rs"),
         include_str!("../src/db/compare_and_set.rs"),
         include_str!("../src/db/ends.rs"),
         include_str!("../src/db/growth.rs"),

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod absent;
+mod backup;
 mod bottom;
+mod checkpoint;
 mod compactions;
 mod crash;
 mod creation;

@@ -128,7 +128,7 @@ impl Db {
         Self::create_in(&options.cache()?, Arc::new(backing), options)
     }
 
-    fn create_in(cache: &Cache, backing: Arc<dyn Backing>, options: Options) -> Result<Db> {
+    pub(super) fn create_in(cache: &Cache, backing: Arc<dyn Backing>, options: Options) -> Result<Db> {
         let options = options.take_over(false);
         let device = Self::map(cache, backing, &options)?;
         let volume = Volume::create(device, options.overwrites())?;
@@ -144,6 +144,6 @@ fn open_if_there(cache: &Cache, path: &Path) -> Result<Option<VolumeFile>> {
     }
 }
 
-fn is_open_error(error: &vmio::Error, kind: io::ErrorKind) -> bool {
+pub(super) fn is_open_error(error: &vmio::Error, kind: io::ErrorKind) -> bool {
     matches!(error, vmio::Error::Open { source, .. } if source.kind() == kind)
 }

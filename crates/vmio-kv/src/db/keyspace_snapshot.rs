@@ -35,6 +35,11 @@ impl KeyspaceSnapshot {
         &self.name
     }
 
+    /// The number of the keyspace's segment.
+    pub(super) fn segment(&self) -> Result<u32> {
+        Ok(self.handle.get()?.open.keyspace.segment())
+    }
+
     /// The reads of the moment, and its version.
     pub(super) fn reading(&self) -> Result<(Reading<'_>, &Arc<Version>)> {
         let Shown { open, view } = self.handle.get()?;

@@ -70,6 +70,16 @@ impl Snapshot {
     pub fn keyspace_names(&self) -> Result<impl Iterator<Item = &str>> {
         Ok(self.handle.get()?.by_name.keys().map(String::as_str))
     }
+
+    /// All keyspaces with the numbers of their segments, in the order of these and of their names.
+    pub(super) fn by_segment(&self) -> Result<Vec<(u32, &KeyspaceSnapshot)>> {
+        let by_name = &self.handle.get()?.by_name;
+        let numbered = by_name.values().map(|keyspace| Ok((keyspace.segment()?, keyspace)));
+        let mut keyspaces: Vec<_> = numbered.collect::<Result<_>>()?;
+        // The names are in order already.
+        keyspaces.sort_by_key(|(segment, _)| *segment);
+        Ok(keyspaces)
+    }
 }
 
 impl Keyspaces {

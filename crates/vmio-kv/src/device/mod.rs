@@ -3,6 +3,7 @@
 mod admission;
 mod bypass_batch;
 mod bypass_look;
+mod clone;
 #[cfg(test)]
 pub(crate) mod failing_backing;
 pub(crate) mod leaf_filters;
@@ -24,6 +25,7 @@ use crate::format::geometry::{ALLOCATION_UNIT_BYTES, BLOCK_BYTES};
 use crate::volume::content::Content;
 use admission::Admission;
 pub(crate) use bypass_batch::BypassBatch;
+pub(crate) use clone::ClonedVolume;
 use leaf_filters::LeafFilters;
 pub(crate) use page_observer::PageObserver;
 pub(crate) use takeover::TakeoverBacking;

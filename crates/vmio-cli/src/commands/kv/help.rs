@@ -59,6 +59,23 @@ Examples:
   vmio kv del --base64 words.kv //4=
 
 Write keys as `vmio kv scan` prints them: \\t \\n \\r \\\\ \\x00, or with --hex or --base64. A key without a value is no error.";
+pub const BACKUP_HELP: &str = "\
+Examples:
+  vmio kv backup words.kv words.backup
+  vmio kv backup words.kv - | zstd > words.backup.zst
+  vmio kv backup words.kv - | ssh other vmio kv restore - words.kv
+
+A backup has all keyspaces of all segments. A former file of that name stays until the new one is complete and durable.
+No process may have the store open for writing. A program that has it open calls the library's Db::backup, which its
+writers need not wait for.";
+pub const RESTORE_HELP: &str = "\
+Examples:
+  vmio kv restore words.backup words.kv
+  zstd -d < words.backup.zst | vmio kv restore - words.kv
+  vmio kv restore --size 100G words.backup words.kv
+
+The store appears under its name once the backup was read to its end, every checksum was right, and all of it is durable.
+If anything is wrong there is no store. A file that exists is never overwritten.";
 pub const STAT_EXAMPLES: &str = "\
 Examples:
   vmio kv stat words.kv

@@ -1,5 +1,6 @@
 //! `vmio kv`: a key-value store from the command line.
 
+mod backup;
 mod check;
 mod dump;
 mod encoding;
@@ -21,8 +22,8 @@ use clap::{Args, Subcommand};
 use dump::Part;
 use encoding::{Encoding, EncodingArgs};
 use help::{
-    BENCH_HELP, CHECK_HELP, CREATE_EXAMPLES, CREATE_SEGMENT_EXAMPLES, DEL_EXAMPLES, DUMP_HELP, EXAMPLES, GET_EXAMPLES,
-    GROW_EXAMPLES, LOAD_HELP, PUT_EXAMPLES, SCAN_HELP, STAT_EXAMPLES,
+    BACKUP_HELP, BENCH_HELP, CHECK_HELP, CREATE_EXAMPLES, CREATE_SEGMENT_EXAMPLES, DEL_EXAMPLES, DUMP_HELP, EXAMPLES,
+    GET_EXAMPLES, GROW_EXAMPLES, LOAD_HELP, PUT_EXAMPLES, RESTORE_HELP, SCAN_HELP, STAT_EXAMPLES,
 };
 use line::{Form, Format};
 use load::Loaded;
@@ -156,6 +157,30 @@ enum KvCommand {
         /// Lines end with a carriage return and a line feed (text only)
         #[arg(long)]
         crlf: bool,
+    },
+    /// Write all keyspaces to a file or to standard output, as they are at one moment
+    #[command(after_help = BACKUP_HELP)]
+    Backup {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// The file to write, or - for standard output
+        #[arg(value_name = "OUT")]
+        file: PathBuf,
+    },
+    /// Make a new store of a backup
+    #[command(after_help = RESTORE_HELP)]
+    Restore {
+        /// The backup, or - for standard input
+        #[arg(value_name = "IN")]
+        file: PathBuf,
+        /// The file of the new store, which must not exist
+        store: PathBuf,
+        /// How long the file may become; the file is sparse. Default: as long as the old store was, or longer where that is too short
+        #[arg(long, value_parser = parse_size)]
+        size: Option<u64>,
+        /// Memory for writes
+        #[arg(long, value_parser = parse_memory, default_value = "256M")]
+        memory: u64,
     },
     /// Print the sizes of the store's parts, and what opening has recovered
     #[command(after_help = STAT_EXAMPLES)]
@@ -387,6 +412,16 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             let kept = if rows == 1 { "1 row was".to_owned() } else { format!("{rows} rows were") };
             done.with_context(|| format!("{kept} kept, and no more"))?;
             writeln!(output, "{rows} keys")?;
+        }
+        KvCommand::Backup { store, file } => {
+            let db = store.open_to_read()?;
+            backup::backup(&db, &store.store, file, &mut output)?;
+            db.close()?;
+        }
+        KvCommand::Restore { file, store, size, memory } => {
+            let options = Options::new().memory_bytes(*memory);
+            let options = size.map_or(options.clone(), |size| options.max_volume_bytes(size));
+            backup::restore(file, store, options, &mut output)?;
         }
         KvCommand::Stat { store, json } => {
             let db = store.open_to_read()?;
