@@ -514,7 +514,7 @@ impl Options {
         self.memory_bytes - (bytes + self.filter_bytes).min(self.memory_bytes - CACHE_BYTES_MIN)
     }
 
-    /// What the cache can give up beside the memtables' part.
+    /// The bytes that the cache can give up beside the memtables' part.
     pub(crate) fn spare_bytes(&self) -> u64 {
         (self.memory_bytes - self.memtable_budget_bytes()).saturating_sub(self.filter_bytes + CACHE_BYTES_MIN)
     }
