@@ -25,7 +25,7 @@ const GAPS_SHARE: u64 = 16;
 /// How much all scans may read ahead together, in steps of a 64th of the memory: a sixteenth.
 const SCANS_STEPS: u64 = 4;
 /// The same with a step of a merge into leaves, which has this many bytes at most: a flush may wait for it.
-const COMPACTION_STEPS: u64 = 6;
+const COMPACTION_STEPS: u64 = 8;
 const COMPACTION_BYTES_MAX: u64 = 1 << 30;
 /// How long a compaction waits for the cache at most.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
