@@ -13,7 +13,7 @@ mod format;
 
 use format::block::{Block, HEADER_BYTES, Kind, Label, Uuid, seal, unseal};
 use format::branch::Branch;
-use format::leaf::{Entry, Leaf, key_hash};
+use format::leaf::{Leaf, key_hash};
 use format::leaf_builder::LeafBuilder;
 use format::pivot::Piece;
 use format::record::{Record, Seed};
@@ -53,7 +53,7 @@ fn leaf(leaf: &Leaf<'_>, key: &[u8]) {
         let known = leaf.key(index);
         let _ = (known.compare_to(key), leaf.pointer(index).record_bytes());
         // A leaf that was read can be written.
-        let entry = leaf.entry(index).unwrap_or_else(|_| Entry::to_record(known));
+        let Ok(entry) = leaf.entry(index) else { continue };
         count += usize::from(builder.push(entry).is_ok());
     }
     for index in leaf.candidates(key) {
