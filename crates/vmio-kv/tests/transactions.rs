@@ -43,7 +43,7 @@ fn found(transaction: &Transaction, keyspace: &KeyspaceHandle, range: impl Into<
     transaction.scan(keyspace, range).unwrap().map(pair).collect()
 }
 
-/// What may happen between a read and a change, or between a change and the commit: records change their places.
+/// Moves of records between a read and a change, or between a change and the commit.
 fn upkeeps() -> Vec<Named<Step>> {
     fn flush(db: &Db) {
         db.put(b"upkeep", b"x").unwrap();
